@@ -1,0 +1,10 @@
+"""Stochastic optimization with the moving-average gradient estimator (SEMA)."""
+
+from semaopt import estimator as estimator
+from semaopt import scalings as scalings
+from semaopt import schedules as schedules
+from semaopt._version import __version__ as __version__
+from semaopt.algorithms import ASA as ASA
+from semaopt.algorithms import Stage as Stage
+from semaopt.algorithms import Stages as Stages
+from semaopt.iterates import Iterates as Iterates

@@ -1,0 +1,150 @@
+"""ASA, the adaptive stochastic algorithms of ``alg:adam``: one method, six scalings and your own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT, _use_grad_for_differentiable
+
+from semaopt.algorithms.base import SemaOptimizer
+from semaopt.estimator import COUNTERS, Rate, group_norm, real, sema_
+from semaopt.scalings import Scaling, Seen
+
+
+class Rates(NamedTuple):
+    """The numbers of one step of one group."""
+
+    eta: Rate
+    gamma: Rate
+    clip: tuple[float, float] | None = None
+    corrected: bool = False
+
+
+def descend_(x: Tensor, v: Tensor, u: Tensor | float, g0: float, rates: Rates) -> None:
+    """``x <- x - eta s v`` with ``s = 1/(sqrt(u) + g0)``, held in [c_l, c_u] if asked for."""
+    inverse_s = u**0.5 + g0
+    if rates.clip is not None:
+        c_l, c_u = rates.clip
+        inverse_s = torch.as_tensor(inverse_s).clamp(1 / c_u, 1 / c_l)
+    x.sub_(v / inverse_s * rates.eta)
+
+
+def asa_(xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Tensor]], scaling: Scaling, rates: Rates) -> None:
+    """Lines 3 to 5 of ``alg:adam`` for the parameters of one group, in place."""
+    ts = [count_(m["step"]) for m in states]
+    vs = [
+        sema_(m, "v", g, rates.gamma, t, corrected=rates.corrected)  # line 3
+        for m, g, t in zip(states, gs, ts, strict=True)
+    ]
+    norms: list[Tensor] = []
+
+    def norm() -> Tensor:
+        if not norms:
+            norms.append(group_norm(vs))
+        return norms[0]
+
+    for x, g, m, v, t in zip(xs, gs, states, vs, ts, strict=True):
+        u = scaling.update_(m, Seen(g, v, t, norm, rates.corrected))  # line 4
+        descend_(x, v, u, scaling.g0, rates)  # line 5
+
+
+def count_(step: Tensor) -> Rate:
+    """The number of steps before this one; adds this one. A tensor only inside torch.compile."""
+    t = step.clone() if torch.compiler.is_compiling() else step.item()
+    step += 1
+    return t
+
+
+class ASA(SemaOptimizer):
+    r"""Adaptive stochastic algorithms with the moving-average gradient (``alg:adam``).
+
+    .. math::
+        v_{t+1} &= \beta_t v_t + (1-\beta_t) O_F(x_t),  \qquad v_0 = O_F(x_0) \\
+        u_{t+1} &= h_t(O_F(x_0), \dots, O_F(x_t)) \\
+        x_{t+1} &= x_t - \eta_t\, v_{t+1} / (\sqrt{u_{t+1}} + G_0)
+
+    ``group["lr"]`` is :math:`\eta_t` and ``group["beta"]`` is :math:`\beta_t`; the schedules of
+    :mod:`semaopt.schedules` move them together.
+
+    Args:
+        params: parameters, named parameters, or dicts with ``params`` and their own hyper-parameters.
+        lr: step size eta, a number or a one-element tensor.
+        beta: momentum in [0, 1); gamma = 1 - beta weighs the newest gradient.
+        scaling: ``"shb" "adam" "amsgrad" "adafom" "adam+" "adabound"``, one of :mod:`semaopt.scalings`, or
+            an object of your own with the members of :class:`semaopt.scalings.Scaling`.
+        weight_decay: adds ``weight_decay * x`` to the gradient, or, with ``decoupled_weight_decay``, shrinks x
+            by ``lr * weight_decay`` as AdamW does.
+        maximize: ascend instead.
+        bias_correction: start v and u at 0 and divide by ``1 - prod(beta_i)`` (the "folklore" Adam, exact also
+            when beta changes) instead of starting them at the first sample.
+        clip_scaling: ``(c_l, c_u)`` holds s = 1/(sqrt(u) + G0) between them (the remedy where ``ass:2`` fails).
+        differentiable: let gradients flow through the step, at the cost of copies.
+
+    bf16 and float16 parameters keep v and u in float32. Complex parameters are pairs of reals. Sparse gradients
+    are refused.
+
+    >>> x = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
+    >>> optimizer = semaopt.ASA([x], lr=0.1, beta=0.9, scaling="shb")
+    >>> x.square().sum().backward()
+    >>> optimizer.step()
+    >>> x.data
+    tensor([ 0.8000, -1.6000])
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: Rate = 1e-3,
+        beta: Rate = 0.9,
+        scaling: str | Scaling = "adam",
+        *,
+        weight_decay: float = 0.0,
+        decoupled_weight_decay: bool = False,
+        maximize: bool = False,
+        bias_correction: bool = False,
+        clip_scaling: tuple[float, float] | None = None,
+        differentiable: bool = False,
+    ) -> None:
+        defaults = {name: value for name, value in locals().items() if name not in ("self", "params", "__class__")}
+        super().__init__(params, defaults)
+
+    @_use_grad_for_differentiable
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step; ``closure``, if given, computes the loss and the gradients first and its value is returned."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._check_step()
+        for group in self.param_groups:
+            xs: list[Tensor] = []
+            gs: list[Tensor] = []
+            self._init_group(group, xs, gs)
+            if xs:
+                step_group(group, xs, gs, [self.state[x] for x in xs])
+        return loss
+
+
+def step_group(group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]]) -> None:
+    """A param group's options around :func:`asa_`: sign, weight decay, complex numbers, dtypes, graph."""
+    eta, decay = group["lr"], group["weight_decay"]
+    if group["differentiable"]:
+        for state in states:
+            state.update({k: m.clone() for k, m in state.items() if k not in COUNTERS})
+    if group["maximize"]:
+        gs = [-g for g in gs]
+    if decay != 0 and group["decoupled_weight_decay"]:
+        for x in xs:
+            x.mul_(1 - eta * decay)
+    elif decay != 0:
+        gs = [g.add(x, alpha=decay) for g, x in zip(gs, xs, strict=True)]
+    asa_(
+        [real(x) for x in xs],
+        [real(g).to(real(m["v"]).dtype) for g, m in zip(gs, states, strict=True)],
+        [{k: t if k in COUNTERS else real(t) for k, t in m.items()} for m in states],
+        group["scaling"],
+        Rates(eta, 1 - group["beta"], group["clip_scaling"], group["bias_correction"]),
+    )

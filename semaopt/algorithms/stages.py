@@ -1,0 +1,127 @@
+"""The double loop of ``alg:adam_PL``: stages of ASA, each from what the last one returned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from semaopt._check import check_rate, require
+from semaopt.iterates import Iterates
+from semaopt.schedules import base_gammas, set_gamma
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Step size eta, gamma = 1 - beta, and T: a stage takes the steps t = 0..T, as the box counts them."""
+
+    eta: float
+    gamma: float
+    T: int
+
+    def __post_init__(self) -> None:
+        check_rate("eta", self.eta, "the step size of the stage")
+        require(0 < self.gamma <= 1, "gamma", self.gamma, "must lie in (0, 1]", "gamma = 1 - beta")
+        require(isinstance(self.T, int) and self.T >= 0, "T", self.T, "must be a whole number >= 0", "steps are 0..T")
+
+
+class Stages:
+    r"""Drives an optimizer through stages (``alg:adam_PL``); the loop over the data stays yours.
+
+    .. math:: x_{k+1}, v_{k+1} = ASA(x_k, v_k, \eta_k, \beta_k, T_k)
+
+    After the last step of a stage the parameters are set to the stage's output and the moving average to the
+    estimate that belongs to it. u goes on: the theorems leave h_t free, and a u restarted from one sample beside a
+    tracked v would make :math:`v/\sqrt{u}` arbitrarily large.
+
+    Args:
+        optimizer: one of semaopt; every group takes the stage's eta and gamma.
+        stages: :class:`Stage` objects, or anything with ``.eta``, ``.gamma``, ``.T``.
+        output: ``"sampled"`` (the box: :math:`x_\tau, v_{\tau+1}`), ``"average"`` or ``"last"``.
+        seed: of tau.
+
+    >>> x = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = semaopt.ASA([x], scaling="shb")
+    >>> stages = semaopt.Stages(optimizer, [semaopt.Stage(0.5, 0.5, T=4), semaopt.Stage(0.25, 0.25, T=9)])
+    >>> while not stages.done:
+    ...     x.grad = x.detach().clone()
+    ...     optimizer.step()
+    >>> stages.k, stages.taken
+    (2, 15)
+    """
+
+    def __init__(self, optimizer: Optimizer, stages: Sequence[Any], output: str = "sampled", seed: int = 0) -> None:
+        outputs = ("sampled", "average", "last")
+        require(output in outputs, "output", output, f"must be one of {', '.join(outputs)}", "the box has 'sampled'")
+        require(len(stages) > 0, "stages", stages, "must hold at least one stage", "pass [semaopt.Stage(...), ...]")
+        base_gammas(optimizer)  # refuses an optimizer without beta
+        self.optimizer, self.output = optimizer, output
+        self.stages = [Stage(float(s.eta), float(s.gamma), int(s.T)) for s in stages]
+        self.k = 0
+        self.taken = 0
+        self._refuse = optimizer.register_step_pre_hook(self._before)
+        self.iterates = Iterates(optimizer, keep=() if output == "last" else (output,), seed=seed)
+        self._advance = optimizer.register_step_post_hook(self._after)
+        self._set_rates()
+
+    @property
+    def done(self) -> bool:
+        """Whether all stages are over and the parameters hold x_{K+1}."""
+        return self.k == len(self.stages)
+
+    def _before(self, *_: Any) -> None:
+        if self.done:
+            raise RuntimeError(
+                f"all {len(self.stages)} stages are over after {self.taken} steps and the parameters hold the result; "
+                "stop when .done is True, or call .remove() to go on without stages"
+            )
+
+    def _after(self, *_: Any) -> None:
+        self.taken += 1
+        if self.iterates.t <= self.stages[self.k].T:
+            return
+        self.iterates.place(self.output)
+        if self.output == "sampled":
+            self._place_estimate()
+        self.iterates.reset()
+        self.k += 1
+        if not self.done:
+            self._set_rates()
+
+    @torch.no_grad()
+    def _place_estimate(self) -> None:
+        xs = (x for group in self.optimizer.param_groups for x in group["params"])
+        for x, v in zip(xs, self.iterates.estimate(), strict=True):
+            if "v" in self.optimizer.state.get(x, {}):
+                self.optimizer.state[x]["v"].copy_(v)
+
+    def _set_rates(self) -> None:
+        stage = self.stages[self.k]
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(stage.eta)
+            else:
+                group["lr"] = stage.eta
+            set_gamma(group, stage.gamma)
+
+    def remove(self) -> None:
+        """Take all hooks off the optimizer."""
+        self._refuse.remove()
+        self._advance.remove()
+        self.iterates.remove()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands; the rates are in the optimizer's state dict."""
+        return {"k": self.k, "taken": self.taken, "iterates": self.iterates.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` gave, with the same stages."""
+        k = state_dict["k"]
+        require(0 <= k <= len(self.stages), "k", k, f"must be at most {len(self.stages)}", "give the same stages")
+        self.iterates.load_state_dict(state_dict["iterates"])
+        self.k, self.taken = k, state_dict["taken"]
+        if not self.done:
+            self._set_rates()

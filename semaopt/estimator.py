@@ -1,0 +1,79 @@
+r"""SEMA, the stochastic estimator by moving average: the one verb of the library.
+
+.. math:: v \leftarrow (1-\gamma) v + \gamma\, O(x)
+
+It tracks any Lipschitz map :math:`h` of a moving point :math:`x` through unbiased samples
+:math:`O(x)` (``lem:sema_mengdi``):
+
+.. math::
+    E|v_+ - h(x)|^2 \le (1-\gamma)|v - h(x_{prev})|^2 + 2\gamma^2\sigma^2
+    + L^2|x - x_{prev}|^2/\gamma ,
+
+so :math:`\gamma` must shrink together with the step size that moves :math:`x`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+Rate = float | Tensor
+
+#: Numbers kept per parameter beside its tensors: never cast, never moved.
+COUNTERS = frozenset({"step", "v_weight", "u_weight"})
+
+
+def track_(v: Tensor, sample: Tensor, gamma: Rate) -> Tensor:
+    """``v <- (1 - gamma) v + gamma sample``, in place; returns ``v``.
+
+    >>> v = torch.tensor([0.0, 4.0])
+    >>> track_(v, torch.tensor([1.0, 0.0]), 0.25)
+    tensor([0.2500, 3.0000])
+    """
+    return v.lerp_(sample, gamma.to(v) if isinstance(gamma, Tensor) else gamma)
+
+
+def sema_(state: Mapping[str, Tensor], key: str, sample: Tensor, gamma: Rate, t: Rate, *, corrected: bool) -> Tensor:
+    r"""Step ``t`` of the moving average ``state[key]``, which holds zeros before step 0.
+
+    ``corrected=False``, the paper's start :math:`v_0 = O(x_0)`: in step 0 gamma counts as 1.
+    ``corrected=True``, torch's start :math:`v_0 = 0`: the estimate returned is :math:`v/w` where
+    :math:`w`, kept in ``state[key + "_weight"]``, is the same average of the constant 1. So
+    :math:`w = 1-\prod_i \beta_i` for any sequence of :math:`\beta_i = 1-\gamma_i`, where
+    :math:`1-\beta^t` would pretend that the newest beta had always held.
+
+    >>> state = {"v": torch.zeros(1), "v_weight": torch.zeros(1, dtype=torch.float64)}
+    >>> sema_(state, "v", torch.tensor([3.0]), 0.5, 0, corrected=True)
+    tensor([3.])
+    """
+    v = state[key]
+    if corrected:
+        weight = state[f"{key}_weight"]
+        track_(weight, torch.ones_like(weight), gamma)
+        return track_(v, sample, gamma) / weight.to(v)
+    if isinstance(t, Tensor):
+        return track_(v, sample, torch.where(t == 0, 1.0, gamma))
+    return track_(v, sample, 1.0 if t == 0 else gamma)
+
+
+def group_norm(tensors: list[Tensor]) -> Tensor:
+    """Euclidean norm over all tensors as one vector; the global one where they are sharded (FSDP2)."""
+    norms = [torch.linalg.vector_norm(v) for v in tensors]
+    whole = [n.full_tensor() if hasattr(n, "full_tensor") else n for n in norms]
+    total: Tensor = torch.linalg.vector_norm(torch.stack([n.to(whole[0]) for n in whole]))
+    return total
+
+
+def state_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of v and u for parameter ``x``: its own, but float32 for bf16 and float16.
+
+    Torch keeps them in the parameter's dtype, where gamma = 1e-3 is lost to rounding and g^2 underflows.
+    """
+    return torch.float32 if x.dtype in (torch.bfloat16, torch.float16) else x.dtype
+
+
+def real(x: Tensor) -> Tensor:
+    """``x``, or a complex ``x`` seen as pairs of reals: a coordinate is a real number."""
+    return torch.view_as_real(x) if x.is_complex() else x

@@ -1,0 +1,172 @@
+r"""What an algorithm returns: the last iterate, the average, or x_tau with tau uniform on 0..T.
+
+The theorems bound the gradient at :math:`x_\tau` (``alg:adam``, line 7). People use the last iterate or the average.
+:class:`Iterates` keeps all three in O(1) memory while an optimizer runs, without knowing T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from semaopt._check import require
+from semaopt.estimator import real, state_dtype, track_
+
+
+class Iterates:
+    r"""Follows an optimizer by hooks and keeps :math:`x_\tau`, the estimate that belongs to it, and the average.
+
+    After steps t = 0..T, ``sampled()`` is :math:`x_\tau` with tau uniform on 0..T: reservoir sampling replaces the
+    kept iterate by :math:`x_t` with probability 1/(t+1). ``average()`` is the mean of :math:`x_0, \dots, x_T`.
+
+    Args:
+        optimizer: any torch optimizer; one of semaopt also gives ``estimate()``.
+        keep: ``"sampled"``, ``"average"`` or both; each costs one copy of the parameters.
+        seed: of the reservoir. Ranks that train one model together must share it.
+
+    >>> x = torch.nn.Parameter(torch.tensor([4.0]))
+    >>> optimizer = semaopt.ASA([x], lr=0.5, beta=0.0, scaling="shb")
+    >>> iterates = semaopt.Iterates(optimizer)
+    >>> for _ in range(2):                      # x: 4 -> 2 -> 1
+    ...     x.grad = x.detach().clone()
+    ...     optimizer.step()
+    >>> iterates.average(), iterates.last()
+    ([tensor([3.])], [tensor([1.])])
+    >>> with iterates.use("average"):
+    ...     print(x.data)
+    tensor([3.])
+    """
+
+    def __init__(self, optimizer: Optimizer, keep: Sequence[str] = ("sampled", "average"), seed: int = 0) -> None:
+        ok = not isinstance(keep, str) and set(keep) <= {"sampled", "average"}
+        require(ok, "keep", keep, "must name 'sampled', 'average' or both", "last() costs nothing and is always there")
+        self.optimizer = optimizer
+        self.keep = tuple(keep)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.reset()
+        self._handles = [
+            optimizer.register_step_pre_hook(self._before),
+            optimizer.register_step_post_hook(self._after),
+        ]
+
+    def reset(self) -> None:
+        """Forget what was kept: the next step is t = 0."""
+        self.t = 0
+        self.tau = -1
+        self._kept: dict[str, list[Tensor]] = {}
+
+    def remove(self) -> None:
+        """Take the hooks off; what was kept stays readable."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _params(self) -> list[Tensor]:
+        return [x for group in self.optimizer.param_groups for x in group["params"]]
+
+    def _v(self, x: Tensor) -> Tensor:
+        v: Tensor = self.optimizer.state.get(x, {}).get("v", torch.zeros_like(x))
+        return v
+
+    @torch.no_grad()
+    def _before(self, *_: Any) -> None:
+        xs = self._params()
+        accept = torch.rand((), generator=self.generator).item() * (self.t + 1) < 1
+        if "sampled" in self.keep and accept:
+            self.tau = self.t
+            self._copy("sampled", xs)
+        if "average" in self.keep:
+            if self.t == 0:
+                self._kept["average"] = [x.detach().to(state_dtype(x), copy=True) for x in xs]
+            for mean, x in zip(self._kept["average"], xs, strict=True):
+                track_(real(mean), real(x.to(mean.dtype)), 1 / (self.t + 1))
+
+    @torch.no_grad()
+    def _after(self, *_: Any) -> None:
+        if self.tau == self.t:
+            self._copy("estimate", [self._v(x) for x in self._params()])
+        self.t += 1
+
+    def _copy(self, key: str, tensors: list[Tensor]) -> None:
+        if key not in self._kept:
+            self._kept[key] = [x.detach().clone() for x in tensors]
+        for kept, x in zip(self._kept[key], tensors, strict=True):
+            kept.copy_(x)
+
+    def _get(self, key: str) -> list[Tensor]:
+        if key not in self._kept:
+            kept = ", ".join(self.keep)
+            raise RuntimeError(f"no {key!r} iterate yet: this keeps {kept}, and {self.t} steps were taken")
+        return self._kept[key]
+
+    def last(self) -> list[Tensor]:
+        """The parameters as they are now."""
+        return [x.detach() for x in self._params()]
+
+    def sampled(self) -> list[Tensor]:
+        r""":math:`x_\tau`, in the order of the optimizer's parameters."""
+        return self._get("sampled")
+
+    def estimate(self) -> list[Tensor]:
+        r""":math:`v_{\tau+1}`, the moving average that tracks the gradient at :math:`x_\tau`.
+
+        The box returns "v_tau", but the error that the theorems bound is :math:`|v_{\tau+1} - \nabla F(x_\tau)|^2`.
+        """
+        return self._get("estimate")
+
+    def average(self) -> list[Tensor]:
+        """The mean of the iterates so far."""
+        return self._get("average")
+
+    @torch.no_grad()
+    def place(self, which: str) -> None:
+        """Overwrite the parameters by ``"sampled"``, ``"average"`` or ``"last"`` (which changes nothing)."""
+        require(which in _READ, "which", which, f"must be one of {', '.join(_READ)}", "name the iterate to use")
+        for x, kept in zip(self._params(), _READ[which](self), strict=True):
+            x.copy_(kept)
+
+    @contextmanager
+    def use(self, which: str) -> Iterator[None]:
+        """Within the block the parameters hold that iterate; afterwards they are as before."""
+        saved = [x.detach().clone() for x in self._params()]
+        try:
+            self.place(which)
+            yield
+        finally:
+            with torch.no_grad():
+                for x, last in zip(self._params(), saved, strict=True):
+                    x.copy_(last)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values and tensors: what was kept, and the state of the random numbers."""
+        kept = {key: [x.clone() for x in tensors] for key, tensors in self._kept.items()}
+        return {"t": self.t, "tau": self.tau, "kept": kept, "generator": self.generator.get_state()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` gave."""
+        shapes = [x.shape for x in self._params()]
+        for key, tensors in state_dict["kept"].items():
+            require(
+                [x.shape for x in tensors] == shapes,
+                key,
+                [tuple(x.shape) for x in tensors],
+                "must have the shapes of the optimizer's parameters",
+                "load it into the same model",
+            )
+        self.t, self.tau = state_dict["t"], state_dict["tau"]
+        self._kept = {
+            key: [kept.to(x.device, copy=True) for kept, x in zip(tensors, self._params(), strict=True)]
+            for key, tensors in state_dict["kept"].items()
+        }
+        self.generator.set_state(state_dict["generator"])
+
+
+_READ: dict[str, Callable[[Iterates], list[Tensor]]] = {
+    "sampled": Iterates.sampled,
+    "average": Iterates.average,
+    "last": Iterates.last,
+}

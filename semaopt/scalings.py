@@ -1,0 +1,231 @@
+r"""The scalings of the paper's Table 2 (``tab:2``), side by side.
+
+A scaling is one row of the table: how :math:`u_{t+1}` comes from the gradients seen so far, the
+constant :math:`G_0`, and between which bounds that keeps
+
+.. math:: s_t = 1/(\sqrt{u_{t+1}} + G_0), \qquad c_l \le s_t \le c_u .
+
+An own scaling is any object with the members of :class:`Scaling`; no base class is needed.
+
+>>> class SignLike:                                   # u = g^2: a step of eta v / |g|
+...     g0, buffers = 1e-3, ()
+...     def update_(self, m, seen):
+...         return seen.g.square()
+>>> x = torch.nn.Parameter(torch.tensor([1.0]))
+>>> optimizer = semaopt.ASA([x], scaling=SignLike())
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from semaopt._check import check_beta, check_bounds, is_real, require
+from semaopt.estimator import Rate, sema_, track_
+
+
+class Seen(NamedTuple):
+    """What a scaling may look at in step ``t`` (t = 0 in a parameter's first step)."""
+
+    g: Tensor
+    """The stochastic gradient of this parameter."""
+    v: Tensor
+    """The tracked gradient v_{t+1} of this parameter, bias-corrected if that was asked for."""
+    t: Rate
+    """How many steps this parameter has had before this one."""
+    norm: Callable[[], Tensor]
+    """The Euclidean norm of v_{t+1} over ALL parameters of the group."""
+    corrected: bool
+    """Whether averages start at 0 and are divided by their weight (bias correction)."""
+
+
+@runtime_checkable
+class Scaling(Protocol):
+    """One row of Table 2. ``update_`` works in place on its buffers and returns u_{t+1}."""
+
+    @property
+    def g0(self) -> float:
+        """G0, added to sqrt(u)."""
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """Names of the tensors kept per parameter, zero and shaped like it before step 0."""
+
+    def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor | float:
+        """u_{t+1} >= 0: a tensor like the parameter, or one number for all coordinates."""
+
+
+def check_g0(g0: Any) -> None:
+    """G0 of the rows that need G0 > 0."""
+    ok = is_real(g0) and 1e-30 <= g0 < math.inf
+    require(ok, "g0", g0, "must be finite and at least 1e-30 (smaller vanishes in float32)", "try 1e-7")
+
+
+@dataclass(frozen=True)
+class SHB:
+    """Stochastic heavy ball: u = 1, G0 = 0."""
+
+    name: ClassVar[str] = "shb"
+    buffers: ClassVar[tuple[str, ...]] = ()
+    g0: ClassVar[float] = 0.0
+
+    def update_(self, m: Mapping[str, Tensor], seen: Seen) -> float:
+        return 1.0
+
+    def bounds(self, G: float) -> tuple[float, float]:
+        return 1.0, 1.0
+
+
+@dataclass(frozen=True)
+class Adam:
+    """u = EMA(g^2; beta2)."""
+
+    beta2: float = 0.999
+    g0: float = 1e-7
+    name: ClassVar[str] = "adam"
+    buffers: ClassVar[tuple[str, ...]] = ("u",)
+
+    def __post_init__(self) -> None:
+        check_beta("beta2", self.beta2)
+        check_g0(self.g0)
+
+    def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
+        return sema_(m, "u", seen.g.square(), 1 - self.beta2, seen.t, corrected=seen.corrected)
+
+    def bounds(self, G: float) -> tuple[float, float]:
+        return 1 / (G + self.g0), 1 / self.g0
+
+
+@dataclass(frozen=True)
+class AMSGrad:
+    """u = max(u, EMA(g^2; beta2))."""
+
+    beta2: float = 0.999
+    g0: float = 1e-7
+    name: ClassVar[str] = "amsgrad"
+    buffers: ClassVar[tuple[str, ...]] = ("u", "u_max")
+
+    def __post_init__(self) -> None:
+        check_beta("beta2", self.beta2)
+        check_g0(self.g0)
+
+    def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
+        sema_(m, "u", seen.g.square(), 1 - self.beta2, seen.t, corrected=seen.corrected)
+        # The clone leaves what maximum saved for differentiable=True untouched by copy_.
+        m["u_max"].copy_(torch.maximum(m["u_max"].clone(), m["u"]))
+        # As torch does: the largest uncorrected average, divided by the newest weight.
+        return m["u_max"] / m["u_weight"].to(m["u_max"]) if seen.corrected else m["u_max"]
+
+    def bounds(self, G: float) -> tuple[float, float]:
+        return 1 / (G + self.g0), 1 / self.g0
+
+
+@dataclass(frozen=True)
+class AdaFom:
+    """u = mean of g^2 over the steps so far (AdaGrad with its sum divided by t + 1)."""
+
+    g0: float = 1e-7
+    name: ClassVar[str] = "adafom"
+    buffers: ClassVar[tuple[str, ...]] = ("u_mean",)
+
+    def __post_init__(self) -> None:
+        check_g0(self.g0)
+
+    def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
+        return track_(m["u_mean"], seen.g.square(), 1 / (seen.t + 1))
+
+    def bounds(self, G: float) -> tuple[float, float]:
+        return 1 / (G + self.g0), 1 / self.g0
+
+
+@dataclass(frozen=True)
+class AdamPlus:
+    """u = |v|, one number: the norm of the tracked gradient over all parameters of the group."""
+
+    g0: float = 1e-7
+    name: ClassVar[str] = "adam+"
+    buffers: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check_g0(self.g0)
+
+    def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
+        return seen.norm()
+
+    def bounds(self, G: float) -> tuple[float, float]:
+        return 1 / (math.sqrt(G) + self.g0), 1 / self.g0
+
+
+@dataclass(frozen=True)
+class AdaBound:
+    """u = clip(EMA(g^2; beta2), 1/c_u^2, 1/c_l^2), G0 = 0; the unclipped average is kept."""
+
+    c_l: float = 0.1
+    c_u: float = 1000.0
+    beta2: float = 0.999
+    name: ClassVar[str] = "adabound"
+    buffers: ClassVar[tuple[str, ...]] = ("u",)
+    g0: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        check_bounds("(c_l, c_u)", (self.c_l, self.c_u))
+        check_beta("beta2", self.beta2)
+
+    def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
+        u = sema_(m, "u", seen.g.square(), 1 - self.beta2, seen.t, corrected=seen.corrected)
+        return u.clamp(self.c_u**-2, self.c_l**-2)
+
+    def bounds(self, G: float) -> tuple[float, float]:
+        return self.c_l, self.c_u
+
+
+BuiltIn = SHB | Adam | AMSGrad | AdaFom | AdamPlus | AdaBound
+BY_NAME: dict[str, type[BuiltIn]] = {row.name: row for row in (SHB, Adam, AMSGrad, AdaFom, AdamPlus, AdaBound)}
+
+
+def resolve(scaling: str | Scaling) -> Scaling:
+    """A scaling from its name in Table 2, or the object itself if it has the protocol's members."""
+    if isinstance(scaling, str):
+        if scaling not in BY_NAME:
+            raise ValueError(
+                f"scaling={scaling!r}: unknown; choose from {', '.join(map(repr, BY_NAME))} "
+                "or pass an object with g0, buffers and update_ (see semaopt.scalings.Scaling)"
+            )
+        return BY_NAME[scaling]()
+    if isinstance(scaling, type):
+        raise TypeError(
+            f"scaling={scaling.__name__}: a class, not a scaling; pass an instance, {scaling.__name__}(...)"
+        )
+    missing = [name for name in ("g0", "buffers", "update_") if not hasattr(scaling, name)]
+    if missing:
+        raise TypeError(
+            f"scaling={scaling!r}: a scaling needs g0, buffers and update_(m, seen), but this has no "
+            f"{', '.join(missing)}; see semaopt.scalings.Scaling"
+        )
+    return scaling
+
+
+def describe(scaling: Scaling) -> dict[str, Any]:
+    """A scaling as plain values, for checkpoints that load with ``weights_only=True``."""
+    if isinstance(scaling, BuiltIn):
+        return {"name": scaling.name, **asdict(scaling)}
+    kind = type(scaling)
+    return {"name": f"{kind.__module__}.{kind.__qualname__}"}
+
+
+def restore(description: dict[str, Any], live: Scaling) -> Scaling:
+    """The scaling that :func:`describe` described; one of the user's own must be ``live`` already."""
+    name, values = description["name"], {k: v for k, v in description.items() if k != "name"}
+    if name in BY_NAME:
+        return BY_NAME[name](**values)
+    if name != describe(live)["name"]:
+        raise ValueError(
+            f"scaling={describe(live)['name']!r}: the checkpoint was written with the scaling {name!r}, which "
+            "a checkpoint cannot carry; construct the optimizer with that scaling, then load"
+        )
+    return live

@@ -1,0 +1,211 @@
+r"""Schedules that move the step size eta (``lr``) and gamma = 1 - beta together.
+
+The tracking error of SEMA falls only if gamma shrinks, and x may only move as fast as gamma lets v follow:
+``thm:2`` asks for :math:`\eta \le \gamma \sqrt{c_l}/(2 L \sqrt{c_u^3})`. One object therefore moves both.
+
+All of them are :class:`torch.optim.lr_scheduler.LRScheduler`: call ``.step()`` after ``optimizer.step()``, as often
+as you count time (``every`` counts calls), save ``state_dict()``, hand them to Lightning or Accelerate.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from semaopt._check import require
+
+_SMALLEST_GAMMA = 2.0**-53  # the smallest that keeps beta = 1 - gamma below 1
+
+
+def base_gammas(optimizer: Optimizer, on: Sequence[str] = ("gamma",)) -> list[float | None]:
+    """The gamma = 1 - beta of each group; None for a group that is not averaged (a dual variable)."""
+    if "gamma" not in on:
+        return [None] * len(optimizer.param_groups)
+    for k, group in enumerate(optimizer.param_groups):
+        if "beta" not in group:
+            raise ValueError(
+                f"{type(optimizer).__name__}: param group {k} has no 'beta', so there is no gamma = 1 - beta to move; "
+                "use an optimizer of semaopt (semaopt.ASA covers Adam and SGD with momentum), or on=('lr',)"
+            )
+        group.setdefault("initial_gamma", None if group["beta"] is None else 1 - float(group["beta"]))
+    return [group["initial_gamma"] for group in optimizer.param_groups]
+
+
+def set_gamma(group: dict[str, Any], gamma: float) -> None:
+    """Write ``group["beta"] = 1 - gamma``, in place where beta is a tensor."""
+    beta = 1 - min(max(gamma, _SMALLEST_GAMMA), 1.0)
+    if isinstance(group["beta"], Tensor):
+        group["beta"].fill_(beta)
+    else:
+        group["beta"] = beta
+
+
+class _Gammas(LRScheduler):
+    """What all schedules here can be asked."""
+
+    def get_last_gamma(self) -> list[float | None]:
+        """The gamma of each group now, beside torch's :meth:`get_last_lr`."""
+        betas = (group.get("beta") for group in self.optimizer.param_groups)
+        return [None if beta is None else 1 - float(beta) for beta in betas]
+
+
+class _Together(_Gammas, ABC):
+    """lr and gamma of every group are their first values times ``factor_at(t)`` after t calls of ``step``."""
+
+    def __init__(self, optimizer: Optimizer, on: Sequence[str], last_epoch: int) -> None:
+        ok = not isinstance(on, str) and len(on) > 0 and set(on) <= {"lr", "gamma"}
+        require(ok, "on", on, "must name 'lr', 'gamma' or both", "the default is ('lr', 'gamma')")
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"{type(self).__name__} needs a torch optimizer, got {type(optimizer).__name__}")
+        self.on = tuple(on)
+        self.base_gammas = base_gammas(optimizer, on)
+        super().__init__(optimizer, last_epoch)
+
+    @abstractmethod
+    def factor_at(self, t: int) -> float:
+        """What multiplies both after t calls of ``step``."""
+
+    def get_lr(self) -> list[float | Tensor]:
+        """The next lr of each group. Sets each beta on the way, as torch's OneCycleLR does with momentum."""
+        factor = self.factor_at(self.last_epoch)
+        for group, gamma in zip(self.optimizer.param_groups, self.base_gammas, strict=True):
+            if gamma is not None:
+                set_gamma(group, factor * gamma)
+        if "lr" not in self.on:
+            return [group["lr"] for group in self.optimizer.param_groups]
+        return [factor * lr for lr in self.base_lrs]
+
+
+class Stagewise(_Together):
+    """Multiply lr and gamma by ``factor`` after ``every`` calls of ``step`` (the paper's: 0.2 every 20 epochs).
+
+    >>> optimizer = semaopt.ASA([torch.nn.Parameter(torch.zeros(1))], lr=1.0, beta=0.5)
+    >>> schedule = semaopt.schedules.Stagewise(optimizer, every=2, factor=0.2)
+    >>> for _ in range(2):
+    ...     optimizer.step()
+    ...     schedule.step()
+    >>> optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["beta"]
+    (0.2, 0.9)
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        every: int,
+        factor: float = 0.2,
+        on: Sequence[str] = ("lr", "gamma"),
+        last_epoch: int = -1,
+    ) -> None:
+        require(isinstance(every, int) and every >= 1, "every", every, "must be a whole number >= 1", "count steps")
+        require(0 < factor <= 1, "factor", factor, "must lie in (0, 1]", "gamma may only shrink; the paper takes 0.2")
+        self.every, self.factor = every, factor
+        super().__init__(optimizer, on, last_epoch)
+
+    def factor_at(self, t: int) -> float:
+        return self.factor ** (t // self.every)
+
+
+class Polynomial(_Together):
+    """lr and gamma times ``1/(k+1)^power`` in stage ``k`` of ``every`` calls (Epoch-SGDA's decay has power 1)."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        every: int,
+        power: float = 1.0,
+        on: Sequence[str] = ("lr", "gamma"),
+        last_epoch: int = -1,
+    ) -> None:
+        require(isinstance(every, int) and every >= 1, "every", every, "must be a whole number >= 1", "count steps")
+        require(0 < power < math.inf, "power", power, "must be a finite number > 0", "the usual power is 1.0")
+        self.every, self.power = every, power
+        super().__init__(optimizer, on, last_epoch)
+
+    def factor_at(self, t: int) -> float:
+        return float((t // self.every + 1) ** -self.power)
+
+
+class InverseSqrt(_Together):
+    """lr and gamma times ``1/sqrt(t+1)`` (``thm:SHB_decrease``)."""
+
+    def __init__(self, optimizer: Optimizer, on: Sequence[str] = ("lr", "gamma"), last_epoch: int = -1) -> None:
+        super().__init__(optimizer, on, last_epoch)
+
+    def factor_at(self, t: int) -> float:
+        return 1 / math.sqrt(t + 1)
+
+
+class Follow(_Gammas):
+    r"""Gamma follows lr wherever another scheduler takes it: :math:`\gamma_t = \gamma_0\eta_t/\eta_{ref}`, at most 1.
+
+    The reference is the lr that belongs to the gamma you chose: each group's ``max_lr`` under OneCycleLR and
+    CyclicLR, else the lr before the first step; ``reference_lr`` overrides it. ``step`` takes what the other
+    scheduler's takes, so ``Follow(ReduceLROnPlateau(...)).step(loss)``.
+
+    OneCycleLR and CyclicLR want to cycle a momentum of their own: pass them ``cycle_momentum=False``.
+
+    >>> optimizer = semaopt.ASA([torch.nn.Parameter(torch.zeros(1))], lr=1.0, beta=0.5)
+    >>> schedule = semaopt.schedules.Follow(torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2))
+    >>> optimizer.step()
+    >>> schedule.step()
+    >>> optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["beta"]
+    (0.5, 0.75)
+    """
+
+    # As torch's own wrappers do, this does not call LRScheduler.__init__: it would take a step of its own.
+    def __init__(self, scheduler: LRScheduler, reference_lr: float | None = None) -> None:
+        if not isinstance(scheduler, LRScheduler):
+            raise TypeError(
+                f"Follow needs a scheduler of torch.optim.lr_scheduler, got {type(scheduler).__name__}; "
+                "write Follow(CosineAnnealingLR(optimizer, 100))"
+            )
+        self.scheduler = scheduler
+        self.optimizer = scheduler.optimizer
+        self.base_gammas = base_gammas(self.optimizer)
+        groups = self.optimizer.param_groups
+        self.base_lrs = [_reference(group) if reference_lr is None else reference_lr for group in groups]
+        for lr in self.base_lrs:
+            ok = 0 < float(lr) < math.inf
+            require(ok, "reference_lr", lr, "must be a finite number > 0", "gamma follows lr/reference_lr")
+        self._step_count = 1
+        self.last_epoch = 0
+        self._follow()
+
+    def _follow(self) -> None:
+        for group, gamma, reference in zip(self.optimizer.param_groups, self.base_gammas, self.base_lrs, strict=True):
+            if gamma is not None:
+                set_gamma(group, gamma * float(group["lr"]) / float(reference))
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        """Step the other scheduler with these arguments, then move every gamma."""
+        self.scheduler.step(*args, **kwargs)
+        self._step_count += 1
+        self.last_epoch += 1
+        self._follow()
+
+    def get_last_lr(self) -> list[float | Tensor]:
+        """The inner scheduler's."""
+        return self.scheduler.get_last_lr()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The first gammas, the reference lrs, and the inner scheduler's own state dict."""
+        mine = {key: getattr(self, key) for key in ("base_gammas", "base_lrs", "_step_count", "last_epoch")}
+        return {**mine, "scheduler": self.scheduler.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what :meth:`state_dict` gave."""
+        self.scheduler.load_state_dict(state_dict["scheduler"])
+        self.__dict__.update({key: value for key, value in state_dict.items() if key != "scheduler"})
+
+
+def _reference(group: dict[str, Any]) -> float:
+    for key in ("max_lr", "initial_lr", "lr"):
+        if key in group:
+            return float(group[key])
+    raise KeyError("lr")
