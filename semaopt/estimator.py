@@ -32,7 +32,12 @@ def track_(v: Tensor, sample: Tensor, gamma: Rate) -> Tensor:
     >>> track_(v, torch.tensor([1.0, 0.0]), 0.25)
     tensor([0.2500, 3.0000])
     """
-    return v.lerp_(sample, gamma.to(v) if isinstance(gamma, Tensor) else gamma)
+    return v.lerp_(sample, scalar(gamma, v) if isinstance(gamma, Tensor) else gamma)
+
+
+def scalar(number: Tensor, like: Tensor) -> Tensor:
+    """A one-element tensor as a 0-dimensional one with the dtype and on the device of ``like``."""
+    return number.reshape(()).to(like)
 
 
 def sema_(state: Mapping[str, Tensor], key: str, sample: Tensor, gamma: Rate, t: Rate, *, corrected: bool) -> Tensor:
@@ -52,7 +57,7 @@ def sema_(state: Mapping[str, Tensor], key: str, sample: Tensor, gamma: Rate, t:
     if corrected:
         weight = state[f"{key}_weight"]
         track_(weight, torch.ones_like(weight), gamma)
-        return track_(v, sample, gamma) / weight.to(v)
+        return track_(v, sample, gamma) / scalar(weight, v)
     if isinstance(t, Tensor):
         return track_(v, sample, torch.where(t == 0, 1.0, gamma))
     return track_(v, sample, 1.0 if t == 0 else gamma)

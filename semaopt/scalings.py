@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from semaopt._check import check_beta, check_bounds, is_real, require
-from semaopt.estimator import Rate, sema_, track_
+from semaopt.estimator import Rate, scalar, sema_, track_
 
 
 class Seen(NamedTuple):
@@ -119,7 +119,7 @@ class AMSGrad:
         # The clone leaves what maximum saved for differentiable=True untouched by copy_.
         m["u_max"].copy_(torch.maximum(m["u_max"].clone(), m["u"]))
         # As torch does: the largest uncorrected average, divided by the newest weight.
-        return m["u_max"] / m["u_weight"].to(m["u_max"]) if seen.corrected else m["u_max"]
+        return m["u_max"] / scalar(m["u_weight"], m["u_max"]) if seen.corrected else m["u_max"]
 
     def bounds(self, G: float) -> tuple[float, float]:
         return 1 / (G + self.g0), 1 / self.g0

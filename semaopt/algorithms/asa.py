@@ -131,6 +131,8 @@ class ASA(SemaOptimizer):
 def step_group(group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]]) -> None:
     """A param group's options around :func:`asa_`: sign, weight decay, complex numbers, dtypes, graph."""
     eta, decay = group["lr"], group["weight_decay"]
+    if isinstance(eta, Tensor):
+        eta = eta.reshape(())  # a tensor lr of shape (1,) must not give a 0-dimensional x a dimension
     if group["differentiable"]:
         for state in states:
             state.update({k: m.clone() for k, m in state.items() if k not in COUNTERS})
