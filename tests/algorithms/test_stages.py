@@ -1,0 +1,153 @@
+import io
+import math
+
+import pytest
+import torch
+
+import semaopt
+from semaopt import Stage, Stages
+
+PLAN = [Stage(0.5, 0.5, T=4), Stage(0.25, 0.25, T=9), Stage(0.125, 0.125, T=0)]
+
+
+def make(scaling="shb"):
+    x = torch.nn.Parameter(torch.tensor([2.0, -1.0], dtype=torch.float64))
+    return x, semaopt.ASA([x], scaling=scaling)
+
+
+def step(x, optimizer, generator):
+    x.grad = x.detach() + torch.randn(x.shape, generator=generator, dtype=x.dtype)
+    optimizer.step()
+
+
+def test_the_double_loop_as_the_box_writes_it():
+    """Against the loop written out: each stage runs t = 0..T from (x_tau, v_{tau+1}) of the one before."""
+    x, optimizer = make()
+    stages = Stages(optimizer, PLAN, seed=4)
+    noise, taus = torch.Generator().manual_seed(0), []
+    while not stages.done:
+        k = stages.k
+        step(x, optimizer, noise)
+        taus.append((k, stages.iterates.tau))
+    assert stages.taken == 5 + 10 + 1
+
+    noise, reservoir = torch.Generator().manual_seed(0), torch.Generator().manual_seed(4)
+    y, v = torch.tensor([2.0, -1.0], dtype=torch.float64), None
+    for stage in PLAN:
+        for t in range(stage.T + 1):
+            accept = torch.rand((), generator=reservoir).item() * (t + 1) < 1
+            g = y + torch.randn(2, generator=noise, dtype=torch.float64)
+            v = g if v is None else (1 - stage.gamma) * v + stage.gamma * g
+            if accept:
+                output = (y, v)
+            y = y - stage.eta * v
+        y, v = output
+    torch.testing.assert_close(x.detach(), y, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(optimizer.state[x]["v"], v, rtol=1e-12, atol=1e-14)
+
+
+def test_rates_of_each_stage():
+    x, optimizer = make()
+    stages = Stages(optimizer, PLAN)
+    noise, seen = torch.Generator().manual_seed(0), []
+    while not stages.done:
+        group = optimizer.param_groups[0]
+        seen.append((group["lr"], group["beta"]))
+        step(x, optimizer, noise)
+    assert seen == [(0.5, 0.5)] * 5 + [(0.25, 0.75)] * 10 + [(0.125, 0.875)]
+
+
+@pytest.mark.parametrize("output", ["average", "last"])
+def test_other_outputs(output):
+    x, optimizer = make()
+    stages = Stages(optimizer, PLAN[:1], output=output)
+    noise, path = torch.Generator().manual_seed(0), []
+    while not stages.done:
+        path.append(x.detach().clone())
+        last = x.detach() - 0.0
+        step(x, optimizer, noise)
+    if output == "average":
+        torch.testing.assert_close(x.detach(), torch.stack(path).mean(0))
+    else:
+        assert not torch.equal(x, last)
+
+
+def test_linear_convergence_on_a_pl_function():
+    """thm:min_PL in small: halving eta and gamma while doubling T halves the error stage by stage, x^2 + 3 sin^2 x."""
+    errors = []
+    for stages in (1, 5):
+        runs = []
+        for seed in range(10):
+            x = torch.nn.Parameter(torch.tensor([2.5], dtype=torch.float64))
+            optimizer = semaopt.ASA([x], scaling="shb")
+            plan = [Stage(0.05 / 2**k, 0.4 / 2**k, T=100 * 2**k) for k in range(stages)]
+            driver, noise = Stages(optimizer, plan, seed=seed), torch.Generator().manual_seed(seed)
+            while not driver.done:
+                at = x.detach()
+                x.grad = 2 * at + 3 * (2 * at).sin() + torch.randn(1, generator=noise, dtype=torch.float64)
+                optimizer.step()
+            runs.append((x**2 + 3 * x.sin() ** 2).item())
+        errors.append(sum(runs) / len(runs))
+    assert errors[1] < errors[0] / 8  # four halvings more, with room for noise
+
+
+@pytest.mark.parametrize("cut", [3, 5, 9])
+def test_resume_is_exact(cut):
+    def run(saved=None, steps=16, start=0):
+        x, optimizer = make("adam")
+        stages = Stages(optimizer, PLAN, seed=1)
+        if saved is not None:
+            at, state, where = torch.load(io.BytesIO(saved), weights_only=True)
+            x.data.copy_(at)
+            optimizer.load_state_dict(state)
+            stages.load_state_dict(where)
+        for t in range(start, steps):
+            step(x, optimizer, torch.Generator().manual_seed(t))
+        buffer = io.BytesIO()
+        torch.save((x.detach(), optimizer.state_dict(), stages.state_dict()), buffer)
+        return x.detach(), stages, buffer.getvalue()
+
+    whole, _, _ = run()
+    _, _, saved = run(steps=cut)
+    resumed, stages, _ = run(saved, start=cut)
+    assert stages.done
+    assert torch.equal(resumed, whole)
+
+
+def test_a_step_too_many_is_refused_and_changes_nothing():
+    x, optimizer = make()
+    stages = Stages(optimizer, PLAN[:1])
+    noise = torch.Generator().manual_seed(0)
+    while not stages.done:
+        step(x, optimizer, noise)
+    at = x.detach().clone()
+    with pytest.raises(RuntimeError, match=r"all 1 stages are over after 5 steps.*stop when \.done is True"):
+        step(x, optimizer, noise)
+    assert torch.equal(x, at)
+    stages.remove()
+    step(x, optimizer, noise)
+    assert not torch.equal(x, at)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (lambda: Stage(-1.0, 0.5, 1), r"eta=-1\.0: must be a finite number >= 0"),
+        (lambda: Stage(math.inf, 0.5, 1), r"eta=inf"),
+        (lambda: Stage(0.1, 0.0, 1), r"gamma=0\.0: must lie in \(0, 1\]"),
+        (lambda: Stage(0.1, 0.5, -1), r"T=-1: must be a whole number >= 0; steps are 0..T"),
+        (lambda: Stages(make()[1], []), r"stages=\[\]: must hold at least one stage"),
+        (lambda: Stages(make()[1], PLAN, output="best"), r"output='best': must be one of sampled, average, last"),
+        (
+            lambda: Stages(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), PLAN),
+            r"SGD: param group 0 has no 'beta'",
+        ),
+        (
+            lambda: Stages(make()[1], PLAN[:1]).load_state_dict({"k": 2}),
+            r"k=2: must be at most 1; give the same",
+        ),
+    ],
+)
+def test_wrong_use(wrong, text):
+    with pytest.raises(ValueError, match=text):
+        wrong()

@@ -1,0 +1,141 @@
+import io
+
+import pytest
+import torch
+
+import semaopt
+
+
+def problem(size=3, **hyper):
+    x = torch.nn.Parameter(torch.arange(1.0, size + 1))
+    return x, semaopt.ASA([x], lr=0.1, scaling="shb", **hyper)
+
+
+def take(x, optimizer, steps, seed=0):
+    """x_t and v_{t+1} of each step."""
+    generator = torch.Generator().manual_seed(seed)
+    path = []
+    for _ in range(steps):
+        before = x.detach().clone()
+        x.grad = (x.detach() + torch.randn(x.shape, generator=generator)).to(x.dtype)
+        optimizer.step()
+        path.append((before, optimizer.state[x]["v"].clone()))
+    return path
+
+
+def test_sampled_is_an_iterate_with_its_own_estimate():
+    x, optimizer = problem()
+    iterates = semaopt.Iterates(optimizer, seed=3)
+    path = take(x, optimizer, 50)
+    at, v = path[iterates.tau]
+    assert torch.equal(iterates.sampled()[0], at)
+    assert torch.equal(iterates.estimate()[0], v)
+    assert torch.equal(iterates.last()[0], x)
+
+
+def test_tau_is_uniform():
+    counts = torch.zeros(5)
+    x, optimizer = problem(1)
+    iterates = semaopt.Iterates(optimizer, keep=("sampled",))
+    for _ in range(1000):
+        iterates.reset()
+        take(x, optimizer, 5)
+        counts[iterates.tau] += 1
+    chi_square = ((counts - 200) ** 2 / 200).sum()
+    assert chi_square < 18.5  # 0.999 quantile with 4 degrees of freedom
+
+
+def test_average_is_the_mean_of_the_iterates():
+    x, optimizer = problem()
+    iterates = semaopt.Iterates(optimizer)
+    path = take(x, optimizer, 20)
+    torch.testing.assert_close(iterates.average()[0], torch.stack([at for at, _ in path]).mean(0))
+
+
+def test_the_average_of_low_precision_parameters_is_kept_in_float32():
+    x = torch.nn.Parameter(torch.tensor([1.0, 2.0], dtype=torch.bfloat16))
+    optimizer = semaopt.ASA([x], lr=0.01, scaling="shb")
+    iterates = semaopt.Iterates(optimizer, keep=("average",))
+    path = [at for at, _ in take(x, optimizer, 100)]
+    assert iterates.average()[0].dtype == torch.float32
+    torch.testing.assert_close(iterates.average()[0], torch.stack(path).float().mean(0), rtol=1e-5, atol=1e-6)
+
+
+def test_complex_parameters():
+    x = torch.nn.Parameter(torch.tensor([1 + 1j, 2 - 3j]))
+    optimizer = semaopt.ASA([x], lr=0.5, beta=0.0, scaling="shb")
+    iterates = semaopt.Iterates(optimizer)
+    for _ in range(2):
+        x.grad = x.detach().clone()
+        optimizer.step()
+    torch.testing.assert_close(iterates.average()[0], 0.75 * torch.tensor([1 + 1j, 2 - 3j]))
+
+
+def test_use_puts_everything_back_even_after_an_error():
+    x, optimizer = problem()
+    iterates = semaopt.Iterates(optimizer)
+    take(x, optimizer, 10)
+    last = x.detach().clone()
+    with iterates.use("average"):
+        assert torch.equal(x, iterates.average()[0])
+    assert torch.equal(x, last)
+    with pytest.raises(ZeroDivisionError), iterates.use("sampled"):
+        1 / 0  # noqa: B018
+    assert torch.equal(x, last)
+    iterates.place("average")
+    assert torch.equal(x, iterates.average()[0])
+
+
+def test_resume_is_exact():
+    x, optimizer = problem()
+    iterates = semaopt.Iterates(optimizer, seed=5)
+    take(x, optimizer, 10)
+    buffer = io.BytesIO()
+    torch.save((x.detach(), optimizer.state_dict(), iterates.state_dict()), buffer)
+    take(x, optimizer, 30, seed=1)
+    buffer.seek(0)
+    at, state, kept = torch.load(buffer, weights_only=True)
+    y, resumed = problem()
+    y.data.copy_(at)
+    resumed.load_state_dict(state)
+    again = semaopt.Iterates(resumed)
+    again.load_state_dict(kept)
+    take(y, resumed, 30, seed=1)
+    assert again.tau == iterates.tau
+    for which in ("sampled", "average", "estimate"):
+        assert torch.equal(getattr(again, which)()[0], getattr(iterates, which)()[0])
+
+
+def test_any_torch_optimizer_will_do():
+    x = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([x], lr=0.1)
+    iterates = semaopt.Iterates(optimizer)
+    x.grad = torch.ones(2)
+    optimizer.step()
+    assert torch.equal(iterates.sampled()[0], torch.ones(2))
+
+
+def test_remove():
+    x, optimizer = problem()
+    iterates = semaopt.Iterates(optimizer)
+    take(x, optimizer, 3)
+    iterates.remove()
+    take(x, optimizer, 3)
+    assert iterates.t == 3
+
+
+def test_wrong_use():
+    x, optimizer = problem()
+    with pytest.raises(ValueError, match=r"keep=\('best',\): must name 'sampled', 'average' or both; last\(\)"):
+        semaopt.Iterates(optimizer, keep=("best",))
+    iterates = semaopt.Iterates(optimizer, keep=("average",))
+    with pytest.raises(RuntimeError, match="no 'average' iterate yet: this keeps average, and 0 steps were taken"):
+        iterates.average()
+    take(x, optimizer, 1)
+    with pytest.raises(RuntimeError, match="no 'sampled' iterate yet"):
+        iterates.sampled()
+    with pytest.raises(ValueError, match=r"which='best': must be one of sampled, average, last"):
+        iterates.place("best")
+    _, other = problem(4)
+    with pytest.raises(ValueError, match=r"average=\[\(3,\)\]: must have the shapes of the optimizer's parameters"):
+        semaopt.Iterates(other).load_state_dict(iterates.state_dict())
