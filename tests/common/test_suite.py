@@ -319,11 +319,13 @@ def test_named_parameters(method):
 
 
 @pytest.mark.slow
-def test_compiled_step_equals_eager(method):
-    need(method, "compile")
+@pytest.mark.parametrize("hyper", [{}, {"bias_correction": True}], ids=["plain", "corrected"])
+def test_compiled_step_equals_eager(method, hyper):
+    for feature in ("compile", *hyper):
+        need(method, feature)
     torch._dynamo.reset()
-    optimizer, problem = method.start()
-    second, twin = copied(method, problem)
+    optimizer, problem = method.start(**hyper)
+    second, twin = copied(method, problem, **hyper)
     compiled = torch.compile(second.step)
     for k in range(4):
         method.advance(optimizer, problem, k)
