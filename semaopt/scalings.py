@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from semaopt._check import check_beta, check_bounds, is_real, require
-from semaopt.estimator import Rate, scalar, sema_, track_
+from semaopt.estimator import COUNTERS, Rate, scalar, sema_, track_
 
 
 class Seen(NamedTuple):
@@ -207,7 +207,19 @@ def resolve(scaling: str | Scaling) -> Scaling:
             f"scaling={scaling!r}: a scaling needs g0, buffers and update_(m, seen), but this has no "
             f"{', '.join(missing)}; see semaopt.scalings.Scaling"
         )
+    check_members(scaling)
     return scaling
+
+
+def check_members(scaling: Scaling) -> None:
+    """The rules that a scaling of the user's own must keep."""
+    kind, names = type(scaling).__name__, scaling.buffers
+    ok = isinstance(names, tuple) and all(isinstance(name, str) and name.isidentifier() for name in names)
+    require(ok, f"{kind}.buffers", names, "must be a tuple of names", 'one tensor each, like ("u",); () for none')
+    taken = set(names) & (COUNTERS | {"v"})
+    require(not taken, f"{kind}.buffers", names, f"must not hold {sorted(taken)}", "ASA keeps those; take another name")
+    ok = is_real(scaling.g0) and 0 <= scaling.g0 < math.inf
+    require(ok, f"{kind}.g0", scaling.g0, "must be a finite number >= 0", "it is added to sqrt(u); try 1e-7")
 
 
 def describe(scaling: Scaling) -> dict[str, Any]:

@@ -230,6 +230,10 @@ def test_a_scaling_of_ones_own():
     assert torch.equal(next(iter(same.state.values()))["largest"], next(iter(optimizer.state.values()))["largest"])
 
 
+def own(**members):
+    return type("Own", (), {"g0": 1e-7, "buffers": (), "update_": lambda self, m, seen: 1.0, **members})()
+
+
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
@@ -237,6 +241,9 @@ def test_a_scaling_of_ones_own():
         (lambda: scalings.resolve(scalings.Adam), TypeError, r"a class, not a scaling; pass an instance, Adam\("),
         (lambda: scalings.resolve(object()), TypeError, r"needs g0, buffers and update_.*has no g0, buffers, update_"),
         (lambda: scalings.resolve(None), TypeError, r"scaling=None: a scaling needs"),
+        (lambda: scalings.resolve(own(buffers=["u"])), ValueError, r"Own\.buffers=\['u'\]: must be a tuple of names"),
+        (lambda: scalings.resolve(own(buffers=("v",))), ValueError, r"Own\.buffers=\('v',\): must not hold \['v'\]"),
+        (lambda: scalings.resolve(own(g0=-1.0)), ValueError, r"Own\.g0=-1\.0: must be a finite number >= 0"),
         (lambda: scalings.Adam(beta2=1.0), ValueError, r"beta2=1\.0: must lie in \[0, 1\)"),
         (lambda: scalings.Adam(g0=0.0), ValueError, r"g0=0\.0: must be finite and at least 1e-30"),
         (lambda: scalings.AMSGrad(g0=math.nan), ValueError, r"g0=nan"),
