@@ -49,14 +49,16 @@ def sema_(state: Mapping[str, Tensor], key: str, sample: Tensor, gamma: Rate, t:
     :math:`w = 1-\prod_i \beta_i` for any sequence of :math:`\beta_i = 1-\gamma_i`, where
     :math:`1-\beta^t` would pretend that the newest beta had always held.
 
-    >>> state = {"v": torch.zeros(1), "v_weight": torch.zeros(1, dtype=torch.float64)}
+    >>> state = {"v": torch.zeros(1), "v_weight": torch.zeros((), dtype=torch.float64)}
     >>> sema_(state, "v", torch.tensor([3.0]), 0.5, 0, corrected=True)
     tensor([3.])
     """
     v = state[key]
     if corrected:
         weight = state[f"{key}_weight"]
-        track_(weight, torch.ones_like(weight), gamma)
+        # Written through a view: torch.compile takes a 0-dimensional float64 tensor for a Python number and loses
+        # what is written to it.
+        track_(weight.view(1), torch.ones(1, dtype=weight.dtype, device=weight.device), gamma)
         return track_(v, sample, gamma) / scalar(weight, v)
     if isinstance(t, Tensor):
         return track_(v, sample, torch.where(t == 0, 1.0, gamma))

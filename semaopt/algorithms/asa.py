@@ -130,9 +130,8 @@ class ASA(SemaOptimizer):
 
 def step_group(group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]]) -> None:
     """A param group's options around :func:`asa_`: sign, weight decay, complex numbers, dtypes, graph."""
-    eta, decay = group["lr"], group["weight_decay"]
-    if isinstance(eta, Tensor):
-        eta = eta.reshape(())  # a tensor lr of shape (1,) must not give a 0-dimensional x a dimension
+    # A tensor of shape (1,) must not give a 0-dimensional x a dimension.
+    eta, decay = (n.reshape(()) if isinstance(n, Tensor) else n for n in (group["lr"], group["weight_decay"]))
     if group["differentiable"]:
         for state in states:
             state.update({k: m.clone() for k, m in state.items() if k not in COUNTERS})
@@ -142,7 +141,10 @@ def step_group(group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], states
         for x in xs:
             x.mul_(1 - eta * decay)
     elif decay != 0:
-        gs = [g.add(x, alpha=decay) for g, x in zip(gs, xs, strict=True)]
+        gs = [
+            g + decay * x if isinstance(decay, Tensor) else g.add(x, alpha=decay)  # alpha must be a number
+            for g, x in zip(gs, xs, strict=True)
+        ]
     asa_(
         [real(x) for x in xs],
         [real(g).to(real(m["v"]).dtype) for g, m in zip(gs, states, strict=True)],

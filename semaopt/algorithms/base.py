@@ -81,15 +81,14 @@ class SemaOptimizer(Optimizer):
             state = self.state[x]
             if state:
                 continue
-            # On the CPU, as torch keeps it: reading it must not wait for a device.
+            # On the CPU, as torch keeps it: reading it must not wait for a device. And 0-dimensional, like the weights
+            # below: what has a dimension, torch.distributed.checkpoint expects on the parameters' device.
             state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
             dtype = state_dtype(x)
             for name in ("v", *group["scaling"].buffers):
                 state[name] = torch.zeros_like(x, dtype=dtype, memory_format=torch.preserve_format)
                 if group["bias_correction"] and f"{name}_weight" in COUNTERS:
-                    # Not 0-dimensional: torch.compile takes a float64 scalar tensor for a Python number
-                    # and loses what is written to it.
-                    state[f"{name}_weight"] = torch.zeros(1, dtype=torch.float64, device="cpu")
+                    state[f"{name}_weight"] = torch.zeros((), dtype=torch.float64, device="cpu")
 
     def _check_step(self) -> None:
         """Refuse a step that cannot be taken, before anything has moved."""
