@@ -21,15 +21,20 @@ def is_real(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def number(value: float | Tensor) -> float:
+    """The value of what :func:`is_real` accepts; a differentiable tensor is read without torch's warning."""
+    return float(value.detach() if isinstance(value, Tensor) else value)
+
+
 def check_rate(name: str, value: Any, remedy: str) -> None:
     """A finite number >= 0, as a float or as a one-element tensor."""
-    ok = is_real(value) and math.isfinite(value) and value >= 0
+    ok = is_real(value) and 0 <= number(value) < math.inf
     require(ok, name, value, "must be a finite number >= 0", remedy)
 
 
 def check_beta(name: str, value: Any) -> None:
     """A momentum in [0, 1), as a float or as a one-element tensor."""
-    ok = is_real(value) and 0 <= float(value) < 1
+    ok = is_real(value) and 0 <= number(value) < 1
     require(ok, name, value, "must lie in [0, 1)", f"gamma = 1 - {name} weighs the newest sample; try 0.9")
 
 

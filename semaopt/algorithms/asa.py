@@ -134,7 +134,7 @@ def step_group(group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], states
     eta, decay = (n.reshape(()) if isinstance(n, Tensor) else n for n in (group["lr"], group["weight_decay"]))
     if group["differentiable"]:
         for state in states:
-            state.update({k: m.clone() for k, m in state.items() if k not in COUNTERS})
+            state.update({k: m.clone() for k, m in state.items() if k != "step"})
     if group["maximize"]:
         gs = [-g for g in gs]
     if decay != 0 and group["decoupled_weight_decay"]:
@@ -142,7 +142,8 @@ def step_group(group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], states
             x.mul_(1 - eta * decay)
     elif decay != 0:
         gs = [
-            g + decay * x if isinstance(decay, Tensor) else g.add(x, alpha=decay)  # alpha must be a number
+            # alpha must be a number; the clone leaves what * saved for a differentiable decay untouched by the step.
+            g + decay * x.clone() if isinstance(decay, Tensor) else g.add(x, alpha=decay)
             for g, x in zip(gs, xs, strict=True)
         ]
     asa_(

@@ -83,12 +83,13 @@ class SemaOptimizer(Optimizer):
                 continue
             # On the CPU, as torch keeps it: reading it must not wait for a device. And 0-dimensional, like the weights
             # below: what has a dimension, torch.distributed.checkpoint expects on the parameters' device.
-            state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
+            state["step"] = torch.zeros((), dtype=COUNTERS["step"], device="cpu")
             dtype = state_dtype(x)
             for name in ("v", *group["scaling"].buffers):
                 state[name] = torch.zeros_like(x, dtype=dtype, memory_format=torch.preserve_format)
-                if group["bias_correction"] and f"{name}_weight" in COUNTERS:
-                    state[f"{name}_weight"] = torch.zeros((), dtype=torch.float64, device="cpu")
+                weight = f"{name}_weight"
+                if group["bias_correction"] and weight in COUNTERS:
+                    state[weight] = torch.zeros((), dtype=COUNTERS[weight], device="cpu")
 
     def _check_step(self) -> None:
         """Refuse a step that cannot be taken, before anything has moved."""
@@ -115,7 +116,8 @@ class SemaOptimizer(Optimizer):
         """Load a state dict to the bit; nothing changes if any of it does not fit.
 
         Torch casts every state tensor to its parameter's dtype and may share it with ``state_dict``. Here the
-        averages keep :func:`state_dtype`, the counters their own dtype, and all are copies.
+        averages keep :func:`state_dtype`, the counters (also as plain numbers) are :data:`COUNTERS`, and all are
+        copies.
         """
         seen: dict[str, Any] = {}
 
@@ -128,9 +130,10 @@ class SemaOptimizer(Optimizer):
             xs = chain.from_iterable(group["params"] for group in self.param_groups)
             for key, x in zip(ids, xs, strict=True):
                 for name, value in seen["state"].get(key, {}).items():
-                    exact = name in COUNTERS or not isinstance(value, Tensor)
-                    where = {} if exact else {"device": x.device, "dtype": state_dtype(x)}
-                    self.state[x][name] = value.to(copy=True, **where) if isinstance(value, Tensor) else value
+                    if name in COUNTERS:
+                        self.state[x][name] = torch.as_tensor(value).to("cpu", COUNTERS[name], copy=True)
+                    elif isinstance(value, Tensor):
+                        self.state[x][name] = value.to(x.device, state_dtype(x), copy=True)
 
         # Ours runs after the user's own hooks on the way in, and before them on the way out.
         handles = [
