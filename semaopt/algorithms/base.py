@@ -131,7 +131,7 @@ class SemaOptimizer(Optimizer):
             for key, x in zip(ids, xs, strict=True):
                 for name, value in seen["state"].get(key, {}).items():
                     if name in COUNTERS:
-                        self.state[x][name] = torch.as_tensor(value).to("cpu", COUNTERS[name], copy=True)
+                        self.state[x][name] = torch.as_tensor(value, dtype=COUNTERS[name], device="cpu").clone()
                     elif isinstance(value, Tensor):
                         self.state[x][name] = value.to(x.device, state_dtype(x), copy=True)
 
