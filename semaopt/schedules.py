@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from semaopt._check import require
 
@@ -165,6 +165,8 @@ class Follow(_Gammas):
                 f"Follow needs a scheduler of torch.optim.lr_scheduler, got {type(scheduler).__name__}; "
                 "write Follow(CosineAnnealingLR(optimizer, 100))"
             )
+        if isinstance(scheduler, ReduceLROnPlateau):
+            self.__class__ = _FollowPlateau
         self.scheduler = scheduler
         self.optimizer = scheduler.optimizer
         self.base_gammas = base_gammas(self.optimizer)
@@ -176,6 +178,12 @@ class Follow(_Gammas):
         self._step_count = 1
         self.last_epoch = 0
         self._follow()
+
+    def __getattr__(self, name: str) -> Any:
+        """What is not here is the inner scheduler's: Accelerate looks for the ``total_steps`` of OneCycleLR."""
+        if name == "scheduler":  # a copy that has no attributes yet
+            raise AttributeError(name)
+        return getattr(self.scheduler, name)
 
     def _follow(self) -> None:
         for group, gamma, reference in zip(self.optimizer.param_groups, self.base_gammas, self.base_lrs, strict=True):
@@ -202,6 +210,10 @@ class Follow(_Gammas):
         """Load what :meth:`state_dict` gave."""
         self.scheduler.load_state_dict(state_dict["scheduler"])
         self.__dict__.update({key: value for key, value in state_dict.items() if key != "scheduler"})
+
+
+class _FollowPlateau(Follow, ReduceLROnPlateau):
+    """``Follow(ReduceLROnPlateau(...))``: by this base trainers such as Lightning know that ``step`` wants a metric."""
 
 
 def _reference(group: dict[str, Any]) -> float:

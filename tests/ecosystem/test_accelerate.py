@@ -1,0 +1,108 @@
+"""ASA and its schedules under Accelerate, as they are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau
+from torch.utils.data import DataLoader, TensorDataset
+
+from semaopt.schedules import Follow, InverseSqrt, Stagewise
+from tests.ecosystem.problem import OPTIONS, asa, assert_close, assert_same, batches, loss_of, networks, train, values
+
+DATA = batches(8)
+LOADER = DataLoader(TensorDataset(*map(torch.cat, zip(*DATA, strict=True))), batch_size=8)
+SCHEDULES = {
+    "stagewise": lambda optimizer: Stagewise(optimizer, every=2, factor=0.5),
+    "inverse root": InverseSqrt,
+    "cosine": lambda optimizer: Follow(CosineAnnealingLR(optimizer, 20)),
+    "one cycle": lambda optimizer: Follow(OneCycleLR(optimizer, 0.02, total_steps=16, cycle_momentum=False)),
+    "plateau": lambda optimizer: Follow(ReduceLROnPlateau(optimizer, patience=0, factor=0.9)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    """Accelerate keeps what it was told first; each test starts without it."""
+    yield
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._reset_state()
+
+
+def prepared(configure, seed=0, **options):
+    accelerator = Accelerator(cpu=True, **options)
+    model = networks(seed)
+    optimizer = asa(model, **{**OPTIONS[1], **OPTIONS[2]})
+    return accelerator, *accelerator.prepare(model, optimizer, LOADER, configure(optimizer))
+
+
+def epoch(accelerator, model, optimizer, loader, schedule):
+    """Returns (lr, gamma) after each batch."""
+    rates = []
+    for batch in loader:
+        with accelerator.accumulate(model):
+            loss = loss_of(model, *batch)
+            accelerator.backward(loss)
+            optimizer.step()
+            schedule.step(*[loss.item()] * isinstance(schedule.scheduler, ReduceLROnPlateau))
+            optimizer.zero_grad()
+        rates.append((float(optimizer.param_groups[0]["lr"]), 1 - float(optimizer.param_groups[0]["beta"])))
+    return rates
+
+
+@pytest.mark.parametrize("configure", SCHEDULES.values(), ids=SCHEDULES)
+def test_resume_is_exact(configure, tmp_path):
+    accelerator, *parts = prepared(configure)
+    epoch(accelerator, *parts)
+    accelerator.save_state(tmp_path)
+    rates = epoch(accelerator, *parts)
+    assert len(set(rates)) > 1
+    accelerator, *again = prepared(configure, seed=1)
+    accelerator.load_state(tmp_path)
+    assert epoch(accelerator, *again) == rates
+    assert_same(values(again[0]), values(parts[0]))
+
+
+def test_equals_the_plain_loop():
+    model = networks()
+    optimizer = asa(model, **{**OPTIONS[1], **OPTIONS[2]})
+    schedule = Stagewise(optimizer, every=2, factor=0.5)
+    accelerator, *parts = prepared(SCHEDULES["stagewise"])
+    epoch(accelerator, *parts)
+    assert_same(values(parts[0]), train(model, optimizer, LOADER, schedule))
+
+
+def test_schedule_of_a_prepared_optimizer():
+    accelerator = Accelerator(cpu=True)
+    model = networks()
+    model, optimizer, loader = accelerator.prepare(model, asa(model), LOADER)
+    schedule = accelerator.prepare(Stagewise(optimizer, every=4, factor=0.5))
+    rates = epoch(accelerator, model, optimizer, loader, schedule)
+    assert rates[3] == pytest.approx((0.01, 0.05))
+    assert rates[7] == pytest.approx((0.005, 0.025))
+
+
+def test_accumulated_batches_are_one_batch():
+    """Two micro-batches a step: the schedule moves with the steps, and the step is that of the joined batch."""
+    joined = [tuple(torch.cat(pair) for pair in zip(*DATA[k : k + 2], strict=True)) for k in range(0, 8, 2)]
+    model = networks()
+    optimizer = asa(model, **{**OPTIONS[1], **OPTIONS[2]})
+    schedule = Stagewise(optimizer, every=2, factor=0.5)
+    accelerator, *parts = prepared(SCHEDULES["stagewise"], gradient_accumulation_steps=2)
+    rates = epoch(accelerator, *parts)
+    assert_close(values(parts[0]), train(model, optimizer, joined, schedule))
+    assert [lr for lr, _ in rates[1::2]] == pytest.approx([0.02, 0.01, 0.01, 0.005])
+
+
+def test_one_cycle_may_end_before_the_data():
+    """Accelerate steps no OneCycleLR past its end; it sees the end through Follow."""
+
+    def configure(optimizer):
+        return Follow(OneCycleLR(optimizer, 0.02, total_steps=6, cycle_momentum=False))
+
+    accelerator, *parts = prepared(configure)
+    rates = epoch(accelerator, *parts)
+    assert len(rates) == 8
+    assert rates[5] == rates[7]

@@ -1,0 +1,32 @@
+"""Under DistributedDataParallel, two processes with half a batch each are one process with all of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from semaopt.schedules import Stagewise
+from tests.ecosystem.problem import OPTIONS, asa, assert_close, assert_same, batches, networks, train
+from tests.ecosystem.processes import half, run_on_two
+
+
+def equal_one(rank, folder):
+    data = batches(4)
+    for options in OPTIONS:
+        results = []
+        for wrap, mine in ((lambda model: model, data), (DistributedDataParallel, half(rank, data))):
+            model = networks()
+            optimizer = asa(model, **options)
+            results.append(train(wrap(model), optimizer, mine, Stagewise(optimizer, every=2, factor=0.5)))
+        alone, together = results
+        assert_close(together, alone)
+        first = {name: x.clone() for name, x in together.items()}
+        for x in first.values():
+            dist.broadcast(x, src=0)
+        assert_same(together, first)
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(tmp_path):
+    run_on_two(equal_one, tmp_path)

@@ -1,0 +1,91 @@
+"""ASA and its schedules under Lightning's Trainer, as they are."""
+
+from __future__ import annotations
+
+import lightning
+import pytest
+from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
+from torch.utils.data import DataLoader
+
+from semaopt.schedules import Follow, Stagewise
+from tests.ecosystem.problem import OPTIONS, asa, assert_same, batches, loss_of, networks, train, values
+
+pytestmark = [
+    # Lightning's own calls of what torch and Python deprecate.
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
+]
+EPOCHS, DATA = 4, batches(3)
+
+
+class Module(lightning.LightningModule):
+    """The networks, with what ``configure`` makes of their optimizer as Lightning's ``lr_scheduler`` entry."""
+
+    def __init__(self, configure, seed=0):
+        super().__init__()
+        self.networks, self.configure = networks(seed), configure
+        self.rates = []
+
+    def training_step(self, batch):
+        loss = loss_of(self.networks, *batch)
+        self.log("loss", loss)
+        return loss
+
+    def on_train_batch_end(self, *_):
+        group = self.optimizers().param_groups[0]
+        self.rates.append((float(group["lr"]), float(group["beta"])))
+
+    def configure_optimizers(self):
+        optimizer = asa(self.networks, **OPTIONS[1])
+        return {"optimizer": optimizer, "lr_scheduler": self.configure(optimizer)}
+
+
+def each_step(schedule):
+    return {"scheduler": schedule, "interval": "step"}
+
+
+SCHEDULES = {
+    "stagewise, epochs": lambda optimizer: Stagewise(optimizer, every=2, factor=0.5),
+    "stagewise, steps": lambda optimizer: each_step(Stagewise(optimizer, every=2, factor=0.5)),
+    "cosine": lambda optimizer: each_step(Follow(CosineAnnealingLR(optimizer, 16))),
+    "plateau": lambda optimizer: {
+        "scheduler": Follow(ReduceLROnPlateau(optimizer, patience=0, threshold=0.5)),
+        "monitor": "loss",
+    },
+}
+
+
+def fit(module, folder, epochs=EPOCHS, **options):
+    trainer = lightning.Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+    )
+    trainer.fit(module, DataLoader(DATA, batch_size=None), **options)
+    return trainer
+
+
+@pytest.mark.parametrize("configure", SCHEDULES.values(), ids=SCHEDULES)
+def test_resume_is_exact(configure, tmp_path):
+    whole, first, second = Module(configure), Module(configure), Module(configure, seed=1)
+    fit(whole, tmp_path)
+    fit(first, tmp_path, epochs=2).save_checkpoint(tmp_path / "half.ckpt")
+    fit(second, tmp_path, ckpt_path=tmp_path / "half.ckpt")
+    assert_same(values(second), values(whole))
+    assert first.rates + second.rates == whole.rates
+    assert len(set(whole.rates)) > 1
+    ratios = [(1 - beta) / lr for lr, beta in whole.rates]
+    assert ratios == pytest.approx([ratios[0]] * len(ratios))  # lr and gamma move together
+
+
+def test_equals_the_plain_loop(tmp_path):
+    model, module = networks(), Module(SCHEDULES["stagewise, steps"])
+    optimizer = asa(model, **OPTIONS[1])
+    train(model, optimizer, DATA * EPOCHS, Stagewise(optimizer, every=2, factor=0.5))
+    fit(module, tmp_path)
+    assert_same(values(module.networks), values(model))
+    assert not list(tmp_path.iterdir())
