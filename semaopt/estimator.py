@@ -21,8 +21,8 @@ from torch import Tensor
 
 Rate = float | Tensor
 
-#: Numbers kept per parameter beside its tensors, 0-dimensional, on the CPU, each always in this dtype.
-COUNTERS = {"step": torch.float32, "v_weight": torch.float64, "u_weight": torch.float64}
+#: Numbers kept per parameter beside its tensors: never cast, never moved.
+COUNTERS = frozenset({"step", "v_weight", "u_weight"})
 
 
 def track_(v: Tensor, sample: Tensor, gamma: Rate) -> Tensor:

@@ -176,7 +176,6 @@ class Follow(_Gammas):
             ok = 0 < float(lr) < math.inf
             require(ok, "reference_lr", lr, "must be a finite number > 0", "gamma follows lr/reference_lr")
         self._step_count = 1
-        self.last_epoch = 0
         self._follow()
 
     def __getattr__(self, name: str) -> Any:
@@ -184,6 +183,15 @@ class Follow(_Gammas):
         if name == "scheduler":  # a copy that has no attributes yet
             raise AttributeError(name)
         return getattr(self.scheduler, name)
+
+    @property
+    def last_epoch(self) -> int:
+        """The inner scheduler's clock."""
+        return self.scheduler.last_epoch
+
+    @last_epoch.setter
+    def last_epoch(self, epoch: int) -> None:
+        self.scheduler.last_epoch = epoch
 
     def _follow(self) -> None:
         for group, gamma, reference in zip(self.optimizer.param_groups, self.base_gammas, self.base_lrs, strict=True):
@@ -194,7 +202,15 @@ class Follow(_Gammas):
         """Step the other scheduler with these arguments, then move every gamma."""
         self.scheduler.step(*args, **kwargs)
         self._step_count += 1
-        self.last_epoch += 1
+        self._follow()
+
+    # By these two SequentialLR starts the schedulers it is given.
+    def _initial_step(self) -> None:
+        self.scheduler._initial_step()
+        self._follow()
+
+    def _update_lr(self, epoch: int | None = None) -> None:
+        self.scheduler._update_lr(epoch)
         self._follow()
 
     def get_last_lr(self) -> list[float | Tensor]:
@@ -203,7 +219,7 @@ class Follow(_Gammas):
 
     def state_dict(self) -> dict[str, Any]:
         """The first gammas, the reference lrs, and the inner scheduler's own state dict."""
-        mine = {key: getattr(self, key) for key in ("base_gammas", "base_lrs", "_step_count", "last_epoch")}
+        mine = {key: getattr(self, key) for key in ("base_gammas", "base_lrs", "_step_count")}
         return {**mine, "scheduler": self.scheduler.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 import copy
 import io
 import math
+import pickle
 
 import pytest
 import torch
@@ -127,6 +128,18 @@ def test_follow_reduce_on_plateau():
     assert_factors(walk(optimizer, schedule, 5, 1.0), [1, 1, 1, 0.1, 0.1])
 
 
+def test_follow_reduce_on_plateau_is_one():
+    """Trainers look at the class to know that ``step`` wants a metric."""
+    schedule = Follow(lr_scheduler.ReduceLROnPlateau(make(), patience=3))
+    for one in (schedule, copy.deepcopy(schedule), pickle.loads(pickle.dumps(schedule))):
+        assert isinstance(one, Follow)
+        assert isinstance(one, lr_scheduler.ReduceLROnPlateau)
+        assert (one.patience, one.in_cooldown) == (3, False)  # what Follow has not, the inner scheduler has
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = schedule.nothing
+    assert not isinstance(Follow(lr_scheduler.ExponentialLR(make(), 0.9)), lr_scheduler.ReduceLROnPlateau)
+
+
 SCHEDULES = {
     "stagewise": lambda opt: Stagewise(opt, every=3, factor=0.3),
     "polynomial": lambda opt: Polynomial(opt, every=2),
@@ -174,6 +187,17 @@ def test_in_a_sequence_of_torchs():
     parts = [Stagewise(optimizer, every=1, factor=0.5), InverseSqrt(optimizer)]
     seen = walk(optimizer, lr_scheduler.SequentialLR(optimizer, parts, milestones=[3]), 5)
     assert_factors(seen, [1, 0.5, 0.25, 1, 2**-0.5])
+
+
+@pytest.mark.parametrize("where", ["outside", "inside"])
+def test_follow_and_a_sequence_of_torchs(where):
+    optimizer = make()
+    parts = [lr_scheduler.ExponentialLR(optimizer, 0.5), lr_scheduler.CosineAnnealingLR(optimizer, 4)]
+    if where == "inside":
+        parts = [Follow(part) for part in parts]
+    schedule = lr_scheduler.SequentialLR(optimizer, parts, milestones=[3])
+    seen = walk(optimizer, schedule if where == "inside" else Follow(schedule), 6)
+    assert_factors(seen, [1, 0.5, 0.25, 1, (1 + 2**-0.5) / 2, 0.5])
 
 
 def test_a_group_that_is_not_averaged_moves_only_its_lr():

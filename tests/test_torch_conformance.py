@@ -18,6 +18,8 @@ from torch.testing._internal.common_utils import TestCase, parametrize
 
 from tests.torch_infos import EXACT, INFOS, every_input, every_scaling, inputs, linear, twin
 
+USUAL = {"lr": 1e-3, "beta": 0.9, "weight_decay": 0.0}
+
 
 def advance(schedule, loss):
     """Call ``step`` as that schedule wants it."""
@@ -107,16 +109,18 @@ class TestTorchConformance(TestCase):
 
     @parametrize("dimensions", [0, 1, 2])
     @every_scaling
-    def test_tensor_lr(self, device, dtype, optim_info, dimensions):
+    def test_tensor_rates(self, device, dtype, optim_info, dimensions):
         for options in every_input(device, dtype, optim_info, differentiable=False):
+            rates = {name: float(options.get(name, usual)) for name, usual in USUAL.items()}
+            tensors = {name: torch.full([1] * dimensions, rate, dtype=torch.float64) for name, rate in rates.items()}
             weight, bias, loss_of = linear(device, dtype)
-            params, others = (weight, bias), twin(weight, bias)
-            plain = optim_info.optim_cls(params, **{**options, "lr": 1e-3})
-            tensor = optim_info.optim_cls(others, **{**options, "lr": torch.full([1] * dimensions, 1e-3)})
+            params, others = [weight, bias], twin(weight, bias)
+            plain = optim_info.optim_cls(params, **{**options, **rates})
+            tensor = optim_info.optim_cls(others, **{**options, **tensors})
             for _ in range(5):
                 plain.step(loss_of(plain, *params))
                 tensor.step(loss_of(tensor, *others))
-                self.assertEqual(others, list(params))
+                self.assertEqual(others, params)
 
     @optims(INFOS.values(), dtypes=[torch.complex64])
     def test_complex_is_pairs_of_reals(self, device, dtype, optim_info):

@@ -26,7 +26,7 @@ from semaopt.schedules import Follow, InverseSqrt, Stagewise
 EXACT = {"rtol": 0, "atol": 0}
 
 # Torch's test utilities forbid torch.backends.cudnn.benchmark = ... and its like in the whole process; Lightning may.
-torch.backends.__allow_nonbracketed_mutation_flag = True
+torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
 assert not torch.backends.flags_frozen()
 
 

@@ -33,6 +33,15 @@ def check_group(group: Mapping[str, Any]) -> None:
             check(group[name])
 
 
+def counter(name: str, value: float | Tensor = 0.0) -> Tensor:
+    """One of :data:`COUNTERS`, on the CPU as torch keeps its step: reading it must not wait for a device.
+
+    It is 0-dimensional: what has a dimension, torch.distributed.checkpoint expects on the parameters' device.
+    """
+    dtype = torch.float32 if name == "step" else torch.float64
+    return torch.as_tensor(value, dtype=dtype, device="cpu").clone()
+
+
 class SemaOptimizer(Optimizer):
     """A :class:`torch.optim.Optimizer` whose groups carry ``lr``, ``beta`` and a ``scaling``."""
 
@@ -81,15 +90,13 @@ class SemaOptimizer(Optimizer):
             state = self.state[x]
             if state:
                 continue
-            # On the CPU, as torch keeps it: reading it must not wait for a device. And 0-dimensional, like the weights
-            # below: what has a dimension, torch.distributed.checkpoint expects on the parameters' device.
-            state["step"] = torch.zeros((), dtype=COUNTERS["step"], device="cpu")
+            state["step"] = counter("step")
             dtype = state_dtype(x)
             for name in ("v", *group["scaling"].buffers):
                 state[name] = torch.zeros_like(x, dtype=dtype, memory_format=torch.preserve_format)
                 weight = f"{name}_weight"
                 if group["bias_correction"] and weight in COUNTERS:
-                    state[weight] = torch.zeros((), dtype=COUNTERS[weight], device="cpu")
+                    state[weight] = counter(weight)
 
     def _check_step(self) -> None:
         """Refuse a step that cannot be taken, before anything has moved."""
@@ -116,8 +123,7 @@ class SemaOptimizer(Optimizer):
         """Load a state dict to the bit; nothing changes if any of it does not fit.
 
         Torch casts every state tensor to its parameter's dtype and may share it with ``state_dict``. Here the
-        averages keep :func:`state_dtype`, the counters (also as plain numbers) are :data:`COUNTERS`, and all are
-        copies.
+        averages keep :func:`state_dtype`, the counters (plain numbers will do) their own, and all are copies.
         """
         seen: dict[str, Any] = {}
 
@@ -131,7 +137,7 @@ class SemaOptimizer(Optimizer):
             for key, x in zip(ids, xs, strict=True):
                 for name, value in seen["state"].get(key, {}).items():
                     if name in COUNTERS:
-                        self.state[x][name] = torch.as_tensor(value, dtype=COUNTERS[name], device="cpu").clone()
+                        self.state[x][name] = counter(name, value)
                     elif isinstance(value, Tensor):
                         self.state[x][name] = value.to(x.device, state_dtype(x), copy=True)
 

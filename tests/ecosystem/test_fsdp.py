@@ -44,7 +44,7 @@ def equal_one(rank, folder):
             assert_close({name: x.full_tensor() for name, x in together.items()}, alone)
         # torch.distributed.checkpoint wants all that has a dimension on one device; the counters are on the CPU.
         states = optimizer.state.values()
-        assert all(state[key].dim() == 0 for state in states for key in state.keys() & COUNTERS.keys())
+        assert all(state[key].dim() == 0 for state in states for key in state.keys() & COUNTERS)
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import SequentialLR, StepLR
 from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn, update_bn
 
 from semaopt.schedules import Follow, Stagewise
@@ -78,20 +77,6 @@ def test_update_bn():
     update_bn([a for a, _ in DATA], averaged)
     hidden = averaged.module[0](torch.cat([a for a, _ in DATA]))
     torch.testing.assert_close(averaged.module[1].running_mean, hidden.mean(0))
-
-
-def test_schedules_in_sequence():
-    """Torch's SequentialLR takes ours, and Follow takes SequentialLR."""
-    model = networks()
-    optimizer = asa(model)
-    schedules = [StepLR(optimizer, 1, gamma=0.5), StepLR(optimizer, 1, gamma=0.1)]
-    follow = Follow(SequentialLR(optimizer, schedules, milestones=[3]))
-    rates = []
-    for batch in DATA[:5]:
-        train(model, optimizer, [batch], follow)
-        rates.append((optimizer.param_groups[0]["lr"], 1 - optimizer.param_groups[0]["beta"]))
-    assert [gamma / lr for lr, gamma in rates] == pytest.approx([5.0] * 5)
-    assert [lr for lr, _ in rates] == pytest.approx([0.01, 0.005, 0.02, 0.002, 0.0002])
 
 
 def test_accumulated_gradients_are_one_batch(started):
