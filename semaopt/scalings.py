@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from semaopt import _describe
 from semaopt._check import check_beta, check_bounds, is_real, require
 from semaopt.estimator import COUNTERS, Rate, scalar, sema_, track_
 
@@ -224,20 +225,10 @@ def check_members(scaling: Scaling) -> None:
 
 def describe(scaling: Scaling) -> dict[str, Any]:
     """A scaling as plain values, for checkpoints that load with ``weights_only=True``."""
-    if isinstance(scaling, BuiltIn):
-        return {"name": scaling.name, **asdict(scaling)}
-    kind = type(scaling)
-    return {"name": f"{kind.__module__}.{kind.__qualname__}"}
+    return _describe.describe(scaling, BY_NAME)
 
 
 def restore(description: dict[str, Any], live: Scaling) -> Scaling:
     """The scaling that :func:`describe` described; one of the user's own must be ``live`` already."""
-    name, values = description["name"], {k: v for k, v in description.items() if k != "name"}
-    if name in BY_NAME:
-        return BY_NAME[name](**values)
-    if name != describe(live)["name"]:
-        raise ValueError(
-            f"scaling={describe(live)['name']!r}: the checkpoint was written with the scaling {name!r}, which "
-            "a checkpoint cannot carry; construct the optimizer with that scaling, then load"
-        )
-    return live
+    restored: Scaling = _describe.restore("scaling", description, live, BY_NAME)
+    return restored

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -27,9 +27,13 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
 
 
 def check_group(group: Mapping[str, Any]) -> None:
-    """Raise for the first hyper-parameter of a param group that breaks its rule."""
+    """Raise for the first hyper-parameter of a param group that breaks its rule.
+
+    ``beta`` may be None in a group without a scaling: it holds variables that are not averaged.
+    """
+    averaged = group.get("scaling") is not None or group.get("beta") is not None
     for name, check in _CHECKS.items():
-        if name in group:
+        if name in group and (averaged or name != "beta"):
             check(group[name])
 
 
@@ -42,6 +46,17 @@ def counter(name: str, value: float | Tensor = 0.0) -> Tensor:
     return torch.as_tensor(value, dtype=dtype, device="cpu").clone()
 
 
+def zero_state(x: Tensor, buffers: Sequence[str], *, weights: bool = False) -> dict[str, Tensor]:
+    """The state of ``x`` before its first step: a counter, zero buffers, and, if asked for, the averages' weights."""
+    state, dtype = {"step": counter("step")}, state_dtype(x)
+    for name in buffers:
+        state[name] = torch.zeros_like(x, dtype=dtype, memory_format=torch.preserve_format)
+        weight = f"{name}_weight"
+        if weights and weight in COUNTERS:
+            state[weight] = counter(weight)
+    return state
+
+
 class SemaOptimizer(Optimizer):
     """A :class:`torch.optim.Optimizer` whose groups carry ``lr``, ``beta`` and a ``scaling``."""
 
@@ -49,7 +64,7 @@ class SemaOptimizer(Optimizer):
         """Add a group with its own hyper-parameters; nothing changes if any of it is wrong."""
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict with 'params', got {type(param_group).__name__}")
-        group = {**self.defaults, **param_group}
+        group = self._complete(param_group)
         check_group(group)
         if isinstance(group["params"], Tensor):
             group["params"] = [group["params"]]
@@ -58,7 +73,14 @@ class SemaOptimizer(Optimizer):
         if "scaling" in group:
             group["scaling"] = scalings.resolve(group["scaling"])
         self._refuse_twice(group["params"])
+        names = {*group, "param_names"}
         super().add_param_group(group)
+        for name in self.defaults.keys() - names:  # torch gives every group every default
+            del group[name]
+
+    def _complete(self, param_group: dict[str, Any]) -> dict[str, Any]:
+        """The group with the defaults that apply to it."""
+        return {**self.defaults, **param_group}
 
     def _refuse_twice(self, params: list[Any]) -> None:
         tensors = [p[1] if isinstance(p, tuple) else p for p in params]
@@ -88,15 +110,9 @@ class SemaOptimizer(Optimizer):
             xs.append(x)
             gs.append(x.grad)
             state = self.state[x]
-            if state:
-                continue
-            state["step"] = counter("step")
-            dtype = state_dtype(x)
-            for name in ("v", *group["scaling"].buffers):
-                state[name] = torch.zeros_like(x, dtype=dtype, memory_format=torch.preserve_format)
-                weight = f"{name}_weight"
-                if group["bias_correction"] and weight in COUNTERS:
-                    state[weight] = counter(weight)
+            if not state:
+                buffers = ("v", *group["scaling"].buffers)
+                state.update(zero_state(x, buffers, weights=group["bias_correction"]))
 
     def _check_step(self) -> None:
         """Refuse a step that cannot be taken, before anything has moved."""

@@ -16,14 +16,20 @@ from semaopt.schedules import base_gammas, set_gamma
 
 @dataclass(frozen=True)
 class Stage:
-    """Step size eta, gamma = 1 - beta, and T: a stage takes the steps t = 0..T, as the box counts them."""
+    """Step size eta, gamma = 1 - beta, and T: a stage takes the steps t = 0..T, as the box counts them.
+
+    ``dual_eta`` is the step size of the dual groups of a min-max optimizer.
+    """
 
     eta: float
     gamma: float
     T: int
+    dual_eta: float | None = None
 
     def __post_init__(self) -> None:
         check_rate("eta", self.eta, "the step size of the stage")
+        if self.dual_eta is not None:
+            check_rate("dual_eta", self.dual_eta, "the step size of the dual variables in the stage")
         require(0 < self.gamma <= 1, "gamma", self.gamma, "must lie in (0, 1]", "gamma = 1 - beta")
         require(isinstance(self.T, int) and self.T >= 0, "T", self.T, "must be a whole number >= 0", "steps are 0..T")
 
@@ -33,13 +39,18 @@ class Stages:
 
     .. math:: x_{k+1}, v_{k+1} = ASA(x_k, v_k, \eta_k, \beta_k, T_k)
 
+    With :class:`semaopt.PDSM` or :class:`semaopt.PDAda` these are the double-loop methods for min-max problems whose
+    :math:`F(x) = \max_y f(x, y)` is mu-PL: a stage returns :math:`x_\tau, v_{\tau+1}, y_\tau`, and its ``dual_eta`` is
+    the step size of y. (The paper calls this extension straightforward and omits it.)
+
     After the last step of a stage the parameters are set to the stage's output and the moving average to the
     estimate that belongs to it. u goes on: the theorems leave h_t free, and a u restarted from one sample beside a
     tracked v would make :math:`v/\sqrt{u}` arbitrarily large.
 
     Args:
-        optimizer: one of semaopt; every group takes the stage's eta and gamma.
-        stages: :class:`Stage` objects, or anything with ``.eta``, ``.gamma``, ``.T``.
+        optimizer: one of semaopt; every group takes the stage's eta and gamma, a group that is not averaged its
+            dual_eta.
+        stages: :class:`Stage` objects, or anything with ``.eta``, ``.gamma``, ``.T`` (and ``.dual_eta``).
         output: ``"sampled"`` (the box: :math:`x_\tau, v_{\tau+1}`), ``"average"`` or ``"last"``.
         seed: of tau.
 
@@ -59,7 +70,11 @@ class Stages:
         require(len(stages) > 0, "stages", stages, "must hold at least one stage", "pass [semaopt.Stage(...), ...]")
         base_gammas(optimizer)  # refuses an optimizer without beta
         self.optimizer, self.output = optimizer, output
-        self.stages = [Stage(float(s.eta), float(s.gamma), int(s.T)) for s in stages]
+        self.stages = [Stage(float(s.eta), float(s.gamma), int(s.T), getattr(s, "dual_eta", None)) for s in stages]
+        if any(group["beta"] is None for group in optimizer.param_groups):
+            for k, stage in enumerate(self.stages):
+                ok = stage.dual_eta is not None
+                require(ok, f"stages[{k}].dual_eta", None, "the dual groups need a step size", "Stage(..., dual_eta=0.1)")
         self.k = 0
         self.taken = 0
         self._refuse = optimizer.register_step_pre_hook(self._before)
@@ -101,11 +116,14 @@ class Stages:
     def _set_rates(self) -> None:
         stage = self.stages[self.k]
         for group in self.optimizer.param_groups:
+            averaged = group["beta"] is not None
+            eta = stage.eta if averaged else stage.dual_eta
             if isinstance(group["lr"], torch.Tensor):
-                group["lr"].fill_(stage.eta)
+                group["lr"].fill_(eta)
             else:
-                group["lr"] = stage.eta
-            set_gamma(group, stage.gamma)
+                group["lr"] = eta
+            if averaged:
+                set_gamma(group, stage.gamma)
 
     def remove(self) -> None:
         """Take all hooks off the optimizer."""
