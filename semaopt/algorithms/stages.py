@@ -48,8 +48,7 @@ class Stages:
     tracked v would make :math:`v/\sqrt{u}` arbitrarily large.
 
     Args:
-        optimizer: one of semaopt; every group takes the stage's eta and gamma, a group that is not averaged its
-            dual_eta.
+        optimizer: one of semaopt; every group takes the stage's eta and gamma, a dual group its dual_eta.
         stages: :class:`Stage` objects, or anything with ``.eta``, ``.gamma``, ``.T`` (and ``.dual_eta``).
         output: ``"sampled"`` (the box: :math:`x_\tau, v_{\tau+1}`), ``"average"`` or ``"last"``.
         seed: of tau.
@@ -71,10 +70,12 @@ class Stages:
         base_gammas(optimizer)  # refuses an optimizer without beta
         self.optimizer, self.output = optimizer, output
         self.stages = [Stage(float(s.eta), float(s.gamma), int(s.T), getattr(s, "dual_eta", None)) for s in stages]
-        if any(group["beta"] is None for group in optimizer.param_groups):
+        if any(map(_follows, optimizer.param_groups)):
             for k, stage in enumerate(self.stages):
                 ok = stage.dual_eta is not None
-                require(ok, f"stages[{k}].dual_eta", None, "the dual groups need a step size", "Stage(..., dual_eta=0.1)")
+                require(
+                    ok, f"stages[{k}].dual_eta", None, "the dual groups need a step size", "Stage(..., dual_eta=0.1)"
+                )
         self.k = 0
         self.taken = 0
         self._refuse = optimizer.register_step_pre_hook(self._before)
@@ -116,13 +117,12 @@ class Stages:
     def _set_rates(self) -> None:
         stage = self.stages[self.k]
         for group in self.optimizer.param_groups:
-            averaged = group["beta"] is not None
-            eta = stage.eta if averaged else stage.dual_eta
+            eta = stage.eta if stage.dual_eta is None or not _follows(group) else stage.dual_eta
             if isinstance(group["lr"], torch.Tensor):
                 group["lr"].fill_(eta)
             else:
                 group["lr"] = eta
-            if averaged:
+            if group["beta"] is not None:
                 set_gamma(group, stage.gamma)
 
     def remove(self) -> None:
@@ -143,3 +143,8 @@ class Stages:
         self.k, self.taken = k, state_dict["taken"]
         if not self.done:
             self._set_rates()
+
+
+def _follows(group: dict[str, Any]) -> bool:
+    """Whether the group holds variables y that follow x (a maximizer or a minimizer given x)."""
+    return group.get("role") in ("dual", "lower")

@@ -1,0 +1,199 @@
+"""AUC maximization as a min-max problem (``sec:app_auc_formulation``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from semaopt._check import require
+
+
+class Saddle(NamedTuple):
+    """The inner variables at their optimum for fixed scores."""
+
+    s: Tensor
+    """Mean score of the positive examples."""
+    r: Tensor
+    """Mean score of the negative examples."""
+    y: Tensor
+    """The maximizer; mean negative minus mean positive score where the prior is that of the batch."""
+
+
+class AUCMinMax(nn.Module):
+    r"""The min-max form of AUC maximization with the square surrogate (``auc_min-max-1``).
+
+    For scores h, labels b and the prior p = P(b = 1), the mean over the batch of
+
+    .. math::
+        (1-p)(h-s)^2 [b=1] + p(h-r)^2 [b=-1] + 2(1+y)(p\,h\,[b=-1] - (1-p)\,h\,[b=1]) - p(1-p)y^2 ,
+
+    to be minimized over the model and s, r and maximized over y. Its saddle value over s, r, y, plus p(1-p), is
+    :math:`p(1-p)\,E[(1-h(a)+h(a'))^2 \mid b=1, b'=-1]`: no pairs are formed, any batch will do, one with a single
+    class too. Use the linear score of the model: a sigmoid saturates at s = r = 0.
+
+    Args:
+        prior: p in (0, 1), the share of positive examples in the training set (not in the batch); a sequence gives
+            one problem per class, see below. :meth:`from_labels` counts it.
+        s, r, y: where the variables start, a number or one per class.
+        validate: check the labels of every batch; one reduction, which on a GPU waits for the device. Compiled code
+            never checks.
+        device, dtype: of s, r, y and the prior.
+
+    Shapes: scores (n,) or (n, 1) with labels (n,) or (n, 1), of any dtype. With C priors: scores (n, C) with labels
+    (n, C) (multi-label) or integer class numbers (n,) (multi-class, each class against the rest); the value is the
+    mean over classes. Half-precision scores are computed with in float32.
+
+    >>> auc = semaopt.losses.AUCMinMax(prior=0.25)
+    >>> scores = torch.tensor([2.0, 0.0, -1.0, 0.0], requires_grad=True)
+    >>> auc(scores, torch.tensor([1, 0, 0, 0])).item()
+    -0.0625
+    >>> auc.saddle(scores, torch.tensor([1, -1, -1, -1]))
+    Saddle(s=tensor([2.]), r=tensor([-0.3333]), y=tensor([-2.3333]))
+
+    Reference: Ying, Wen and Lyu, "Stochastic Online AUC Maximization", NeurIPS 2016.
+    """
+
+    prior: Tensor
+
+    def __init__(
+        self,
+        prior: float | Sequence[float] | Tensor,
+        s: float | Sequence[float] | Tensor = 0.0,
+        r: float | Sequence[float] | Tensor = 0.0,
+        y: float | Sequence[float] | Tensor = 0.0,
+        *,
+        validate: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        kind: dict[str, Any] = {"device": device, "dtype": dtype or torch.get_default_dtype()}
+        p = torch.as_tensor(prior, **kind).detach().reshape(-1).clone()
+        ok = p.numel() > 0 and bool(((p > 0) & (p < 1)).all())
+        remedy = "it is the share of positive labels; AUCMinMax.from_labels(labels) counts them"
+        require(ok, "prior", prior, "must lie in (0, 1)", remedy)
+        self.register_buffer("prior", p)
+        # One-element vectors, not scalars: FSDP2 shards along the first dimension.
+        self.s, self.r, self.y = (
+            Parameter(torch.as_tensor(start, **kind).detach().expand(p.shape).clone()) for start in (s, r, y)
+        )
+        self.validate = validate
+
+    @classmethod
+    def from_labels(cls, labels: Any, num_classes: int | None = None, **options: Any) -> AUCMinMax:
+        """With the prior counted in the training labels: (n,), (n, C), or class numbers (n,) with ``num_classes``.
+
+        >>> semaopt.losses.AUCMinMax.from_labels([1, 0, 0, 0])
+        AUCMinMax(prior=0.25)
+        >>> semaopt.losses.AUCMinMax.from_labels([2, 0, 1, 0], num_classes=3).prior
+        tensor([0.5000, 0.2500, 0.2500])
+        """
+        b = torch.as_tensor(labels)
+        if num_classes is not None:
+            b = _one_hot(b, num_classes, validate=True)
+        rows = b.reshape(len(b), -1)
+        require(rows.numel() > 0, "labels", tuple(b.shape), "must not be empty", "pass those of the training set")
+        p = _positive(rows, torch.float64, validate=True).mean(0)
+        absent = ((p == 0) | (p == 1)).nonzero().flatten().tolist()
+        rule = "has examples of one class alone, so there is no AUC"
+        require(not absent, "labels", f"column {absent}" if len(p) > 1 else p.item(), rule, "leave it out, or add data")
+        return cls(p, **options)
+
+    def primal_parameters(self) -> list[Parameter]:
+        """The variables s and r, to be minimized over together with the model."""
+        return [self.s, self.r]
+
+    def dual_parameters(self) -> list[Parameter]:
+        """The variable y, to be maximized over."""
+        return [self.y]
+
+    def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """The mean over the batch (and over classes) of the min-max objective."""
+        h, w, p = self._columns(scores, labels)
+        n = h.shape[0]
+        b = p - w  # p for a negative example, -(1-p) for a positive one
+        d = h - torch.lerp(self.r.to(p), self.s.to(p), w)  # h - s or h - r: lerp is exact at 0 and 1
+        if h.dim() == 1:
+            quadratic, linear = torch.dot(b.abs() * d, d), torch.dot(b, h)
+        else:
+            quadratic, linear = (b.abs() * d * d).sum(0), (b * h).sum(0)
+        y = self.y.to(p)
+        # n (|b| d^2 + 2 (1+y) b h - p(1-p) y^2) as linear and quadratic parts of y; few operations, all on one number.
+        slope = torch.addcmul(linear, p * (1 - p), y, value=-n / 2)
+        total = torch.addcmul(torch.add(quadratic, linear, alpha=2), y, slope, value=2)
+        return (total.squeeze(0) if h.dim() == 1 else total.mean()) / n
+
+    @torch.no_grad()
+    def saddle(self, scores: Tensor, labels: Tensor) -> Saddle:
+        """The s, r that minimize and the y that maximizes the objective for these scores.
+
+        A class that is absent leaves its s or r as it is. How far ``auc.y`` is from this y on a large batch tells
+        whether the dual variable keeps up with the model.
+        """
+        h, w, p = self._columns(scores, labels)
+        if h.dim() == 1:
+            h, w = h.unsqueeze(1), w.unsqueeze(1)
+        positive, negative = w.sum(0), (1 - w).sum(0)
+        s = torch.where(positive > 0, (w * h).sum(0) / positive.clamp_min(1), self.s.to(p))
+        r = torch.where(negative > 0, ((1 - w) * h).sum(0) / negative.clamp_min(1), self.r.to(p))
+        y = ((p - w) * h).mean(0) / (p * (1 - p))
+        return Saddle(s, r, y)
+
+    def extra_repr(self) -> str:
+        """The prior."""
+        prior = self.prior.tolist()
+        return f"prior={prior[0]:g}" if len(prior) == 1 else f"prior={prior}"
+
+    def _columns(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores h, weights w (1 for a positive example, else 0) and prior p, in the dtype to compute in."""
+        classes = self.prior.shape[0]
+        validate = self.validate and not torch.compiler.is_compiling()
+        if classes == 1:
+            h, b = scores.reshape(-1), labels.reshape(-1)
+            fits = scores.shape in (h.shape, (h.shape[0], 1))
+        else:
+            h, b = scores, labels if labels.dim() == 2 else _one_hot(labels, classes, validate=validate)
+            fits = scores.dim() == 2 and scores.shape[1] == classes
+        if not fits or h.shape != b.shape or h.shape[0] == 0:
+            expected = "(n,) or (n, 1)" if classes == 1 else f"(n, {classes})"
+            raise ValueError(
+                f"scores of shape {tuple(scores.shape)} and labels of shape {tuple(labels.shape)}: with {classes} "
+                f"prior(s) the scores must be {expected}, n >= 1, and the labels as many; flatten or squeeze them"
+            )
+        dtype = torch.promote_types(scores.dtype, torch.float32)
+        return h.to(dtype), _positive(b, dtype, validate=validate), self.prior.to(dtype)
+
+
+def _positive(b: Tensor, dtype: torch.dtype, *, validate: bool) -> Tensor:
+    """1 for a positive label and 0 for a negative one, which may be written 0 or -1."""
+    if b.dtype == torch.bool:
+        return b.to(dtype)
+    if validate:
+        if torch.equal(b * b, b):  # all are 0 or 1
+            return b.to(dtype)
+        if not bool(((b == 1) | (b == -1)).all()):
+            values = torch.unique(b)[:6].tolist()
+            rule = "must be {0, 1} or {-1, 1}, 1 the positive class"
+            require(False, "labels", values, rule, "map the classes to one of these pairs")
+    return (b == 1).to(dtype)
+
+
+def _one_hot(labels: Tensor, classes: int, *, validate: bool) -> Tensor:
+    """Class numbers as one column a class."""
+    ok = labels.dim() == 1 and not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+    rule = f"{classes} classes need whole numbers of shape (n,), or one column a class"
+    require(ok, "labels", f"{labels.dtype} of shape {tuple(labels.shape)}", rule, "try labels.long()")
+    if validate and len(labels) > 0:
+        low, high = int(labels.min()), int(labels.max())
+        require(
+            low >= 0 and high < classes,
+            "labels",
+            (low, high),
+            f"must lie in 0..{classes - 1}",
+            "number the classes from 0",
+        )
+    return labels.unsqueeze(-1) == torch.arange(classes, device=labels.device)
