@@ -46,7 +46,7 @@ class MinMaxOptimizer(SemaOptimizer):
 
     def __init__(self, primal: ParamsT, dual: ParamsT, defaults: dict[str, Any]) -> None:
         check_rate("dual_lr", defaults["dual_lr"], "try ten times lr")
-        groups = [*_groups(primal, "primal"), *_groups(dual, "dual")]
+        groups = _named([*_groups(primal, "primal"), *_groups(dual, "dual")])
         super().__init__(groups, {"maximize": False, "differentiable": False, "weight_decay": 0.0, **defaults})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -68,28 +68,30 @@ class MinMaxOptimizer(SemaOptimizer):
             raise ValueError(
                 f"{name}={param_group[name]!r}: a {role} group has no such option; it has {', '.join(sorted(options))}"
             )
+        if options["beta"] is None:
+            rule = f"the {role} variables of {type(self).__name__} are not averaged"
+            require(group["beta"] is None, "beta", group["beta"], rule, "leave it out")
         if role == "dual":
-            require(group["beta"] is None, "beta", group["beta"], "a dual group is not averaged", "leave it out")
             projections.check(group["project"])
         elif group["maximize"]:
             raise ValueError("maximize=True: x is minimized and y maximized; pass what is to be maximized as dual=")
         return group
 
     def _buffers(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """The names of the tensors kept for each parameter of the group."""
-        if group["role"] == "dual":
-            return ()
-        return ("v", *group["scaling"].buffers) if "scaling" in group else ("v",)
+        """The names of the tensors kept for each parameter of a group without a scaling."""
+        return ("v",) if group["role"] == "primal" else ()
 
     def _init_group(self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor]) -> None:
+        if "scaling" in group:
+            super()._init_group(group, xs, gs)
+            return
         buffers = self._buffers(group)
         for x in group["params"]:
-            if x.grad is None:
-                continue
-            xs.append(x)
-            gs.append(x.grad)
-            if buffers and not self.state[x]:
-                self.state[x].update(zero_state(x, buffers, weights=group.get("bias_correction", False)))
+            if x.grad is not None:
+                xs.append(x)
+                gs.append(x.grad)
+                if buffers and not self.state[x]:
+                    self.state[x].update(zero_state(x, buffers))
 
     def _each(self) -> Iterator[tuple[dict[str, Any], list[Tensor], list[Tensor]]]:
         """Every group with its parameters that have a gradient, and the gradients."""
@@ -156,7 +158,23 @@ def _groups(params: ParamsT, role: str) -> list[dict[str, Any]]:
     for group in groups:
         said = group.get("role", role)
         require(said == role, "role", said, f"given as {role}=", "leave the role out, or pass it as the other side")
-    return [{**group, "role": role} for group in groups]
+    return [{**group, "params": _listed(group["params"]), "role": role} for group in groups]
+
+
+def _listed(params: Any) -> Any:
+    return params if isinstance(params, (Tensor, set)) else list(params)
+
+
+def _named(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Torch wants names for all groups or for none: if some have them, the others get "dual.0" and the like."""
+    named = [
+        isinstance(group["params"], list) and isinstance(next(iter(group["params"]), None), tuple) for group in groups
+    ]
+    if any(named):
+        for group, has_names in zip(groups, named, strict=True):
+            if isinstance(group["params"], list) and not has_names:
+                group["params"] = [(f"{group['role']}.{i}", x) for i, x in enumerate(group["params"])]
+    return groups
 
 
 def evaluate(closure: Callable[[], Any] | None) -> Any:

@@ -47,6 +47,9 @@ class AUCMinMax(nn.Module):
     (n, C) (multi-label) or integer class numbers (n,) (multi-class, each class against the rest); the value is the
     mean over classes. Half-precision scores are computed with in float32.
 
+    Processes that train one model together must average the gradients of s, r, y like those of the model: wrap
+    :class:`semaopt.losses.WithLoss` (model, auc) in DDP or FSDP2, not the model alone.
+
     >>> auc = semaopt.losses.AUCMinMax(prior=0.25)
     >>> scores = torch.tensor([2.0, 0.0, -1.0, 0.0], requires_grad=True)
     >>> auc(scores, torch.tensor([1, 0, 0, 0])).item()
@@ -79,7 +82,7 @@ class AUCMinMax(nn.Module):
         self.register_buffer("prior", p)
         # One-element vectors, not scalars: FSDP2 shards along the first dimension.
         self.s, self.r, self.y = (
-            Parameter(torch.as_tensor(start, **kind).detach().expand(p.shape).clone()) for start in (s, r, y)
+            Parameter(torch.zeros_like(p).copy_(torch.as_tensor(start, **kind).detach())) for start in (s, r, y)
         )
         self.validate = validate
 

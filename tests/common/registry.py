@@ -25,6 +25,7 @@ class Problem:
 
     xs: list[Tensor]
     others: list[Tensor] = field(default_factory=list)
+    saddle: bool = False
     sign: float = 1.0
     decay: float = 0.0
 
@@ -36,13 +37,20 @@ class Problem:
         return (real[..., 0] + 0.5).to(x.real.dtype), centre.to(x.dtype)
 
     def minimize(self, k: int) -> Tensor:
-        """sum of w|x - c|^2 / 2 with random w, c; ``decay`` adds decay |x|^2 / 2; ``sign`` turns it over."""
+        """sum of w|x - c|^2 / 2 with random w, c; ``decay`` adds decay |x|^2 / 2; ``sign`` turns it over.
+
+        ``saddle`` adds the concave sum of y mean(x) - y^2 / 2 over the dual variables y.
+        """
         terms = []
         for i, x in enumerate(self.xs):
             if x.requires_grad:
                 weight, centre = self.sample(x, i, k)
                 terms.append(((x - centre).abs().square() * weight).sum() + self.decay * x.abs().square().sum())
-        return self.sign * 0.5 * sum(terms, torch.zeros(()))
+        total = self.sign * 0.5 * sum(terms, torch.zeros(()))
+        if self.saddle:
+            means = sum(x.mean() for x in self.xs if x.requires_grad and x.numel())
+            total = total + sum((y * means - y.square() / 2).sum() for y in self.others)
+        return total
 
 
 def parameters(dtype: torch.dtype = torch.float32, shapes: tuple[tuple[int, ...], ...] = SHAPES) -> list[Tensor]:
@@ -71,12 +79,14 @@ class Method:
     advance: Callable[[Optimizer, Problem, int], None] = descend
     others: Callable[[torch.dtype], list[Tensor]] = no_others
     lacks: Mapping[str, str] = field(default_factory=dict)
+    saddle: bool = False
+    group: Mapping[str, Any] = field(default_factory=dict)  # what an added group must say
 
     def __str__(self) -> str:
         return self.name
 
     def start(self, dtype: torch.dtype = torch.float32, **hyper: Any) -> tuple[Optimizer, Problem]:
-        problem = Problem(parameters(dtype), self.others(dtype))
+        problem = Problem(parameters(dtype), self.others(dtype), self.saddle)
         return self.build(problem.xs, problem.others, **hyper), problem
 
 
@@ -87,4 +97,44 @@ def asa(scaling: str) -> Callable[..., Optimizer]:
     return build
 
 
-METHODS = [Method(f"ASA[{name}]", asa(name)) for name in semaopt.scalings.BY_NAME]
+def duals(dtype: torch.dtype) -> list[Tensor]:
+    return [torch.nn.Parameter(torch.tensor(start, dtype=dtype)) for start in ([0.5, -0.25], [0.0])]
+
+
+def ascend(optimizer: Optimizer, problem: Problem, k: int) -> None:
+    """How a min-max method that evaluates the gradient itself is driven: a closure on one sample."""
+
+    def closure() -> Tensor:
+        loss = problem.minimize(k)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+
+
+def minmax(kind: Callable[..., Optimizer], lacks: tuple[str, ...] = (), **options: Any) -> Method:
+    def build(xs: Any, others: list[Tensor], **hyper: Any) -> Optimizer:
+        box = semaopt.projections.Box(-0.75, 0.75)
+        return kind(primal=xs, dual=others, project=box, **{"lr": 0.05, "dual_lr": 0.1, **options, **hyper})
+
+    closed = "gradients" in lacks
+    reasons = dict.fromkeys(lacks, "not an option of this method")
+    reasons |= dict.fromkeys(("separable", "complex", "differentiable"), "needs a dual variable, has its own test")
+    return Method(kind.__name__, build, ascend if closed else descend, duals, reasons, True, {"role": "primal"})
+
+
+PLAIN = ("beta", "bias_correction", "clip_scaling", "maximize", "decoupled_weight_decay")
+CLOSED = (*PLAIN, "gradients", "closure", "compile")
+STAGES = {"stage_length": 3, "proximal": 0.1}
+
+METHODS = [
+    *(Method(f"ASA[{name}]", asa(name)) for name in semaopt.scalings.BY_NAME),
+    minmax(semaopt.PDAda, ("maximize",)),
+    minmax(semaopt.PDSM, ("maximize", "clip_scaling")),
+    minmax(semaopt.baselines.SGDA, PLAIN),
+    minmax(semaopt.baselines.SGDMax, CLOSED, max_ascents=3),
+    minmax(semaopt.baselines.EpochSGDA, PLAIN, **STAGES),
+    minmax(semaopt.baselines.PESSGDA, PLAIN, factor=0.9, **STAGES),
+    minmax(semaopt.baselines.PESAdaGrad, PLAIN, factor=0.9, **STAGES),
+    minmax(semaopt.baselines.AccMDA, (*CLOSED, "weight_decay"), k=1.0, m=2.0),
+]

@@ -61,6 +61,8 @@ class ProximalStages(MinMaxOptimizer):
     def _buffers(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("average",) if group["role"] == "dual" else ("v", "reference", "average")
 
+    # Not compiled: the numbers that count the steps would be new to every graph.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step; ``closure``, if given, computes the loss and the gradients first and its value is returned."""
@@ -68,7 +70,8 @@ class ProximalStages(MinMaxOptimizer):
         self._check_step()
         for group in self.param_groups:
             for x in group["params"]:
-                self._remember(group, x)
+                if x.requires_grad:
+                    self._remember(group, x)
         for group, zs, gs in self._each():
             eta = group["lr"] * self.decay(group["stage"])
             if group["role"] == "primal":
@@ -81,7 +84,8 @@ class ProximalStages(MinMaxOptimizer):
             group["taken"] += 1
             if group["taken"] == self.length(group["stage"]):
                 for x in group["params"]:
-                    self._restart(group, x)
+                    if x in self.state:
+                        self._restart(group, x)
                 group["stage"] += 1
                 group["taken"] = 0
         return loss

@@ -1,0 +1,191 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from semaopt import projections
+from semaopt.projections import Ball, Box, Simplex, SpectralBall
+
+SETS = [
+    Box(-1.0, 0.5),
+    Box(0.0, math.inf),
+    Box(2.0, 2.0),
+    Ball(1.5),
+    Ball(0.75, center=-2.0),
+    Ball(0.0),
+    Simplex(),
+    Simplex(total=3.5),
+    Simplex(dim=-1),
+    Simplex(total=0.1, dim=0),
+    SpectralBall(1.25),
+]
+EPS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+seeds = st.integers(0, 10_000)
+shapes = st.sampled_from([(1, 1), (1, 6), (5, 1), (3, 4), (4, 4)])
+scales = st.sampled_from([0.1, 1.0, 10.0, 1e4])
+
+
+def draw(seed, shape, scale=1.0, dtype=torch.float64):
+    return (scale * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)).to(dtype)
+
+
+def violation(project, y):
+    """How far y is outside of the set."""
+    y = y.double()
+    match project:
+        case Box(lo, hi):
+            return max((lo - y).max().item(), (y - hi).max().item())
+        case Ball(radius, center):
+            return torch.linalg.vector_norm(y - center).item() - radius
+        case Simplex(total, dim):
+            sums = y.sum() if dim is None else y.sum(dim)
+            return max(-y.min().item(), (sums - total).abs().max().item())
+        case SpectralBall(radius):
+            return torch.linalg.matrix_norm(y, ord=2).item() - radius
+
+
+@pytest.mark.parametrize("project", SETS, ids=repr)
+@pytest.mark.parametrize("dtype", EPS, ids=str)
+@settings(max_examples=15, deadline=None)
+@given(seed=seeds, shape=shapes, scale=scales)
+def test_the_result_is_in_the_set_and_stays(project, dtype, seed, shape, scale):
+    y = draw(seed, shape, scale, dtype)
+    given_y = y
+    assert project(y) is given_y, "in place"
+    assert y.dtype == dtype
+    size = max(1.0, y.double().abs().max().item()) * math.sqrt(y.numel())
+    assert violation(project, y) <= (0 if isinstance(project, Box) else EPS[dtype] * size)
+    once = y.clone()
+    project(y)
+    torch.testing.assert_close(y, once, rtol=EPS[dtype], atol=EPS[dtype])
+
+
+@pytest.mark.parametrize("project", SETS, ids=repr)
+@settings(max_examples=25, deadline=None)
+@given(seed=seeds, shape=shapes, scale=scales)
+def test_distances_do_not_grow(project, seed, shape, scale):
+    a, b = draw(seed, shape, scale), draw(seed + 1, shape, scale)
+    before = torch.linalg.vector_norm(a - b)
+    assert torch.linalg.vector_norm(project(a) - project(b)) <= before * (1 + 1e-12) + 1e-12
+
+
+@pytest.mark.parametrize("project", SETS, ids=repr)
+@settings(max_examples=25, deadline=None)
+@given(seed=seeds, shape=shapes, scale=scales)
+def test_it_is_the_nearest_point(project, seed, shape, scale):
+    """(y - P y, z - P y) <= 0 for every z of the convex set characterizes the nearest point."""
+    y = draw(seed, shape, scale)
+    nearest = project(y.clone())
+    for k in range(8):
+        z = project(draw(seed + 7 + k, shape, 3.0 * (k + 1)))
+        obtuse = ((y - nearest) * (z - nearest)).sum().item()
+        assert obtuse <= 1e-9 * (1 + scale) * (1 + z.abs().max().item() + nearest.abs().max().item()) * y.numel()
+
+
+@pytest.mark.parametrize("project", [s for s in SETS if not isinstance(s, Simplex)], ids=repr)
+@pytest.mark.parametrize("dtype", EPS, ids=str)
+def test_points_inside_stay_to_the_bit(project, dtype):
+    inside = {Box(0.0, math.inf): 0.3, Box(2.0, 2.0): 2.0, Ball(0.75, center=-2.0): -2.01, Ball(0.0): 0.0}
+    y = torch.full((3, 4), inside.get(project, 0.1), dtype=dtype)
+    before = y.clone()
+    assert torch.equal(project(y), before)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=seeds, n=st.integers(1, 6), total=st.sampled_from([0.5, 1.0, 4.0]))
+def test_simplex_against_every_support(seed, n, total):
+    """The nearest of the points that each choice of a support gives."""
+    y = draw(seed, (n,), 2.0)
+    best = None
+    for code in range(1, 2**n):
+        support = torch.tensor([bool(code >> i & 1) for i in range(n)])
+        z = torch.where(support, y - (y[support].sum() - total) / support.sum(), torch.zeros(()))
+        if (z >= 0).all() and (best is None or (z - y).norm() < (best - y).norm()):
+            best = z
+    torch.testing.assert_close(Simplex(total)(y.clone()), best, rtol=0, atol=1e-12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=seeds, radius=st.sampled_from([0.1, 1.0, 3.0]))
+def test_spectral_ball_of_a_rotated_diagonal(seed, radius):
+    u, v = (torch.linalg.qr(draw(seed + k, (4, 4))).Q for k in range(2))
+    s = draw(seed + 2, (4,)).abs() * 3
+    y = u @ torch.diag(s) @ v.T
+    torch.testing.assert_close(SpectralBall(radius)(y), u @ torch.diag(s.clamp_max(radius)) @ v.T)
+
+
+def test_slices_are_projected_on_their_own():
+    y = draw(3, (2, 3, 4))
+    rows = torch.stack([Simplex()(row.clone()) for row in y.reshape(-1, 4)]).reshape(y.shape)
+    torch.testing.assert_close(Simplex(dim=-1)(y.clone()), rows)
+    matrices = torch.stack([SpectralBall(1.0)(matrix.clone()) for matrix in y])
+    torch.testing.assert_close(SpectralBall(1.0)(y.clone()), matrices)
+
+
+def test_large_entries_do_not_overflow():
+    y = torch.tensor([3e30, -4e30])
+    torch.testing.assert_close(Ball(1.0)(y), torch.tensor([0.6, -0.8]))
+    torch.testing.assert_close(Simplex()(torch.tensor([1e30, -1e30, 1e30])), torch.tensor([0.5, 0.0, 0.5]))
+
+
+def test_many_entries_sum_to_one():
+    y = draw(0, (300_000,), 1e-3, torch.float32)
+    assert abs(Simplex()(y).double().sum().item() - 1) < 1e-5
+
+
+def test_empty_tensors_pass():
+    for project in (Box(0.0, 1.0), Ball(1.0), Simplex()):
+        assert project(torch.zeros(0)).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Box(1.0, 0.0), r"\(lo, hi\)=\(1\.0, 0\.0\): must be numbers with lo <= hi; try Box"),
+        (lambda: Box(math.nan, 0.0), r"\(lo, hi\)=\(nan, 0\.0\): must be numbers"),
+        (lambda: Ball(-1.0), r"radius=-1\.0: must be a finite number >= 0"),
+        (lambda: Ball(math.inf), r"radius=inf: must be a finite number"),
+        (lambda: Ball(1.0, center=math.nan), r"center=nan: must be a finite number"),
+        (lambda: Simplex(0.0), r"total=0\.0: must be a finite number > 0"),
+        (lambda: Simplex(dim=0.5), r"dim=0\.5: must be a dimension or None"),
+        (lambda: SpectralBall("1"), r"radius='1': must be a finite number"),
+        (lambda: SpectralBall(1.0)(torch.zeros(3)), r"shape=\(3,\): a spectral norm needs a matrix; Ball"),
+    ],
+)
+def test_bad_sets(make, text):
+    with pytest.raises(ValueError, match=text):
+        make()
+
+
+@pytest.mark.parametrize("bad", [3.0, "box", Box], ids=repr)
+def test_what_is_no_projection(bad):
+    with pytest.raises(
+        TypeError, match=r"must map a tensor in place; pass an instance such as semaopt\.projections\.Box"
+    ):
+        projections.check(bad)
+
+
+@pytest.mark.parametrize("project", SETS, ids=repr)
+def test_plain_values_and_back(project):
+    description = projections.describe(project)
+    assert all(isinstance(value, (str, float, int, type(None))) for value in description.values())
+    assert projections.restore(description, None) == project
+    assert projections.restore(projections.describe(None), project) is None
+
+
+def own(y):
+    return y.clamp(-0.5, 0.5)  # a new tensor: understood too
+
+
+def test_a_callable_of_ones_own():
+    y = torch.tensor([2.0])
+    projections.apply_(own, y)
+    assert y.item() == 0.5
+    description = projections.describe(own)
+    assert projections.restore(description, own) is own
+    with pytest.raises(
+        ValueError, match=r"project=None: the checkpoint was written with the project 'tests.*own', which"
+    ):
+        projections.restore(description, None)
