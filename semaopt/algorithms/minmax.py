@@ -13,7 +13,7 @@ from semaopt import projections, scalings
 from semaopt._check import check_rate, require
 from semaopt.algorithms.asa import step_group
 from semaopt.algorithms.base import SemaOptimizer, zero_state
-from semaopt.estimator import Rate
+from semaopt.estimator import Rate, scalar
 
 ROLES = ("primal", "dual")
 
@@ -29,7 +29,7 @@ SGD: dict[str, Any] = {
 
 def ascend_(y: Tensor, g: Tensor, eta: Rate, project: projections.Projection | None) -> None:
     """``y <- Proj_Y[y + eta g]``, in place."""
-    y.add_(g * eta)
+    y.add_(g * (scalar(eta, g.real) if isinstance(eta, Tensor) else eta))
     projections.apply_(project, y)
 
 
@@ -57,12 +57,16 @@ class MinMaxOptimizer(SemaOptimizer):
             require(role in ROLES, "role", role, "a param group of a min-max optimizer must have one", remedy)
         super().add_param_group(param_group)
 
+    def _options(self, role: str) -> dict[str, Any]:
+        """What a group of that role starts from."""
+        if role == "primal":
+            return {name: value for name, value in self.defaults.items() if name not in ("dual_lr", "project")}
+        shared = {name: self.defaults[name] for name in self.shared}
+        return {**shared, "lr": self.defaults["dual_lr"], "beta": None, "project": self.defaults["project"]}
+
     def _complete(self, param_group: dict[str, Any]) -> dict[str, Any]:
         role = param_group["role"]
-        options = {name: value for name, value in self.defaults.items() if name not in ("dual_lr", "project")}
-        if role == "dual":
-            shared = {name: self.defaults[name] for name in self.shared}
-            options = {**shared, "lr": self.defaults["dual_lr"], "beta": None, "project": self.defaults["project"]}
+        options = self._options(role)
         group = {**options, **param_group}
         for name in self.defaults.keys() & param_group.keys() - options.keys():
             raise ValueError(
@@ -136,11 +140,15 @@ class MinMaxOptimizer(SemaOptimizer):
         return packed
 
     def _restored_groups(self, packed: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        groups = super()._restored_groups(packed)
-        for k, (group, live) in enumerate(zip(groups, self.param_groups, strict=False)):
-            role, here = group.get("role"), live["role"]
+        for k, (given, live) in enumerate(zip(packed, self.param_groups, strict=False)):
+            role, here = given.get("role"), live["role"]
             remedy = "construct the optimizer with the same primal= and dual= groups in the same order"
             require(role == here, "role", role, f"group {k} of this optimizer is {here}", remedy)
+            missing = sorted(self._options(here).keys() - given.keys())
+            rule = f"group {k} of the checkpoint lacks options of {type(self).__name__}"
+            require(not missing, "options", missing, rule, "load it into the kind of optimizer that wrote it")
+        groups = super()._restored_groups(packed)
+        for group, live in zip(groups, self.param_groups, strict=False):
             if "project" in live:
                 group["project"] = projections.restore(group["project"], live["project"])
         return groups

@@ -59,9 +59,9 @@ class Saddle:
             y.grad = x @ self.B - y @ self.C + noise[1]
 
 
-def saddle(kappa: float, sigma: float, dim: int = 6, rank_deficient: bool = False) -> Saddle:
+def saddle(kappa: float, sigma: float, rank_deficient: bool = False, dtype: torch.dtype = torch.float64) -> Saddle:
     """Nonconvex in x; the condition number of the maximization is about ``kappa``."""
-    generator = torch.Generator().manual_seed(1)
+    dim, generator = 6, torch.Generator().manual_seed(1)
     Q, P = (torch.linalg.qr(torch.randn(dim, dim, generator=generator, dtype=torch.float64)).Q for _ in range(2))
     curvature = torch.linspace(1 / kappa, 1.0, dim, dtype=torch.float64)
     if rank_deficient:
@@ -73,7 +73,7 @@ def saddle(kappa: float, sigma: float, dim: int = 6, rank_deficient: bool = Fals
     if rank_deficient:
         bend = torch.tensor([0.3, 0.4, *bend[: dim - 2]], dtype=torch.float64)
     A = Q @ torch.diag(bend) @ Q.T
-    return Saddle(A, B, C, sigma)
+    return Saddle(A.to(dtype), B.to(dtype), C.to(dtype), sigma)
 
 
 @dataclass(frozen=True)
