@@ -98,8 +98,8 @@ class AUCMinMax(nn.Module):
         b = torch.as_tensor(labels)
         if num_classes is not None:
             b = _one_hot(b, num_classes, validate=True)
+        require(b.numel() > 0, "labels", tuple(b.shape), "must not be empty", "pass those of the training set")
         rows = b.reshape(len(b), -1)
-        require(rows.numel() > 0, "labels", tuple(b.shape), "must not be empty", "pass those of the training set")
         p = _positive(rows, torch.float64, validate=True).mean(0)
         absent = ((p == 0) | (p == 1)).nonzero().flatten().tolist()
         rule = "has examples of one class alone, so there is no AUC"

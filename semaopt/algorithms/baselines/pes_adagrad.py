@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,12 +11,13 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from semaopt import projections
+from semaopt._check import is_real, require
 from semaopt.algorithms.asa import step_group
 from semaopt.algorithms.baselines._stages import ProximalStages
 from semaopt.algorithms.minmax import SGD
 from semaopt.estimator import Rate
 from semaopt.projections import Projection
-from semaopt.scalings import Seen, check_g0
+from semaopt.scalings import Seen
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,10 @@ class PESAdaGrad(ProximalStages):
         delta: float = 1e-7,
         weight_decay: float = 0.0,
     ) -> None:
-        check_g0(delta)
-        given = {name: value for name, value in locals().items() if name not in ("self", "primal", "dual", "__class__")}
+        ok = is_real(delta) and 1e-30 <= delta < math.inf
+        require(ok, "delta", delta, "must be finite and at least 1e-30 (smaller vanishes in float32)", "try 1e-7")
+        given = {"lr": lr, "dual_lr": dual_lr, "project": project, "stage_length": stage_length, "growth": growth}
+        given |= {"factor": factor, "proximal": proximal, "delta": delta, "weight_decay": weight_decay}
         super().__init__(primal, dual, given)
 
     def _buffers(self, group: dict[str, Any]) -> tuple[str, ...]:

@@ -1,0 +1,326 @@
+import copy
+import io
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import semaopt
+from semaopt.losses import AUCMinMax
+
+
+def batch(n=40, seed=0, dtype=torch.float64, positive=0.3):
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(n, generator=generator, dtype=torch.float64)
+    labels = (torch.rand(n, generator=generator) < positive).long()
+    return (scores + labels).to(dtype).requires_grad_(), labels
+
+
+def formula(h, b, p, s, r, y):
+    """sec:app_auc_formulation, example by example."""
+    total = 0.0
+    for score, label in zip(h, b, strict=True):
+        if label == 1:
+            total = total + (1 - p) * (score - s) ** 2 - 2 * (1 + y) * (1 - p) * score
+        else:
+            total = total + p * (score - r) ** 2 + 2 * (1 + y) * p * score
+    return total / len(h) - p * (1 - p) * y**2
+
+
+@pytest.mark.parametrize("start", [(0.0, 0.0, 0.0), (0.5, -0.25, 1.5)])
+@pytest.mark.parametrize("seed", range(3))
+def test_value_and_gradients_are_the_formula(start, seed):
+    h, b = batch(seed=seed)
+    auc = AUCMinMax(0.3, *start, dtype=torch.float64)
+    ours = auc(h, b)
+    grads = torch.autograd.grad(ours, [h, auc.s, auc.r, auc.y])
+    variables = [torch.tensor(value, dtype=torch.float64, requires_grad=True) for value in start]
+    theirs = formula(h, b, 0.3, *variables)
+    assert ours.shape == ()
+    torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=1e-15)
+    for a, c in zip(grads, torch.autograd.grad(theirs, [h, *variables]), strict=True):
+        torch.testing.assert_close(a.squeeze(), c, rtol=1e-12, atol=1e-15)
+
+
+def test_second_derivatives():
+    h, b = batch(8)
+    auc = AUCMinMax(0.3, 0.1, -0.2, 0.4, dtype=torch.float64)
+
+    def value(h, s, r, y):
+        return torch.func.functional_call(auc, {"s": s, "r": r, "y": y}, (h, b))
+
+    inputs = [h, *(z.detach().clone().requires_grad_() for z in (auc.s, auc.r, auc.y))]
+    assert torch.autograd.gradcheck(value, inputs)
+    assert torch.autograd.gradgradcheck(value, inputs)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1000), n=st.integers(3, 30))
+def test_saddle_value_is_the_pairwise_square_loss(seed, n):
+    """With the prior of the batch: saddle value + p(1-p) = p(1-p) mean over pairs of (1 - h + h')^2."""
+    h, b = batch(n, seed, positive=0.5)
+    b[0], b[1] = 1, 0
+    auc = AUCMinMax.from_labels(b, dtype=torch.float64)
+    p = b.double().mean().item()
+    at = auc.saddle(h, b)
+    torch.testing.assert_close(at.s, h[b == 1].mean().reshape(1))
+    torch.testing.assert_close(at.r, h[b == 0].mean().reshape(1))
+    torch.testing.assert_close(at.y, at.r - at.s)
+    with torch.no_grad():
+        for z, best in zip((auc.s, auc.r, auc.y), at, strict=True):
+            z.copy_(best)
+    pairs = torch.stack([(1 - i + j).square() for i, j in itertools.product(h[b == 1], h[b == 0])])
+    torch.testing.assert_close(auc(h, b) + p * (1 - p), p * (1 - p) * pairs.mean(), rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("prior", [0.1, 0.3, 0.8])
+def test_the_saddle_is_stationary_and_of_the_right_kind(prior):
+    h, b = batch()
+    h = h.detach()
+    auc = AUCMinMax(prior, dtype=torch.float64)
+    best = auc.saddle(h, b)
+
+    def value(s, r, y):
+        return AUCMinMax(prior, s, r, y, dtype=torch.float64)(h, b).item()
+
+    at = value(*best)
+    for step in (-0.1, 0.1):
+        assert value(best.s + step, best.r, best.y) > at
+        assert value(best.s, best.r + step, best.y) > at
+        assert value(best.s, best.r, best.y + step) < at
+    loss = AUCMinMax(prior, *best, dtype=torch.float64)
+    for gradient in torch.autograd.grad(loss(h, b), [loss.s, loss.r, loss.y]):
+        assert abs(gradient.item()) < 1e-14
+
+
+FORMS = {
+    "long": lambda b: b,
+    "int8": lambda b: b.to(torch.int8),
+    "uint8": lambda b: b.to(torch.uint8),
+    "bool": lambda b: b.bool(),
+    "float": lambda b: b.float(),
+    "bfloat16": lambda b: b.bfloat16(),
+    "minus one": lambda b: 2 * b - 1,
+    "minus one, float": lambda b: 2.0 * b - 1,
+    "column": lambda b: b[:, None],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("column", [False, True], ids=["(n,)", "(n, 1)"])
+def test_every_form_of_labels_and_scores(form, column):
+    h, b = batch()
+    auc = AUCMinMax(0.3, 0.2, 0.1, 0.5, dtype=torch.float64)
+    expected = formula(h.detach(), b, 0.3, 0.2, 0.1, 0.5)
+    torch.testing.assert_close(auc(h[:, None] if column else h, FORMS[form](b)).detach(), expected)
+    torch.testing.assert_close(AUCMinMax.from_labels(FORMS[form](b)).prior, b.float().mean().reshape(1))
+
+
+@pytest.mark.parametrize(
+    ("labels", "values"),
+    [
+        ([0, 1, 2], r"\[0, 1, 2\]"),
+        ([0.0, 0.5, 1.0], r"\[0\.0, 0\.5, 1\.0\]"),
+        ([-1, 0, 1], r"\[-1, 0, 1\]"),
+        ([-1, 0, 0], r"\[-1, 0\]"),
+        ([1, 2, 2], r"\[1, 2\]"),
+        ([float("nan"), 1.0, 0.0], r"nan"),
+        ([1.0, 1.0 + 1e-6, 0.0], r"1\.000000"),
+    ],
+)
+def test_other_labels_are_an_error_that_names_them(labels, values):
+    text = rf"labels=\[?.*{values}.*: must be \{{0, 1\}} or \{{-1, 1\}}, 1 the positive class; map the classes"
+    with pytest.raises(ValueError, match=text):
+        AUCMinMax(0.3)(torch.zeros(3), torch.tensor(labels))
+    with pytest.raises(ValueError, match=text):
+        AUCMinMax.from_labels(labels)
+
+
+@pytest.mark.parametrize("label", [1, 0, -1])
+def test_a_batch_of_one_class_is_fine(label):
+    h, _ = batch(7)
+    b = torch.full((7,), label)
+    auc = AUCMinMax(0.3, 0.2, 0.1, 0.5, dtype=torch.float64)
+    loss = auc(h, b)
+    torch.testing.assert_close(loss, formula(h, b, 0.3, 0.2, 0.1, 0.5), rtol=1e-12, atol=1e-14)
+    loss.backward()
+    assert all(torch.isfinite(z.grad).all() for z in (h, auc.s, auc.r, auc.y))
+    at = auc.saddle(h, b)
+    assert (at.r if label == 1 else at.s).item() == pytest.approx(0.1 if label == 1 else 0.2), "the absent class stays"
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "text"),
+    [
+        (
+            (4, 2),
+            (4,),
+            r"scores of shape \(4, 2\) and labels of shape \(4,\): with 1 prior\(s\) the scores must be \(n,\)",
+        ),
+        ((4,), (5,), r"scores of shape \(4,\) and labels of shape \(5,\)"),
+        ((2, 2), (4,), r"scores of shape \(2, 2\)"),
+        ((1, 4), (4,), r"scores of shape \(1, 4\)"),
+        ((0,), (0,), r"n >= 1"),
+        ((), (1,), r"scores of shape \(\)"),
+    ],
+)
+def test_shapes_that_do_not_fit(scores, labels, text):
+    with pytest.raises(ValueError, match=text):
+        AUCMinMax(0.3)(torch.zeros(scores), torch.zeros(labels))
+
+
+@pytest.mark.parametrize("prior", [0.0, 1.0, -0.1, 1.5, float("nan"), [], [0.5, 0.0]], ids=str)
+def test_bad_priors(prior):
+    with pytest.raises(ValueError, match=r"prior=.*: must lie in \(0, 1\); it is the share of positive labels"):
+        AUCMinMax(prior)
+
+
+def test_labels_of_one_class_have_no_prior():
+    with pytest.raises(
+        ValueError, match=r"labels=1\.0: has examples of one class alone, so there is no AUC; leave it out"
+    ):
+        AUCMinMax.from_labels([1, 1])
+    with pytest.raises(ValueError, match=r"labels='column \[1\]': has examples of one class alone"):
+        AUCMinMax.from_labels([[1, 0], [0, 0]])
+    with pytest.raises(ValueError, match=r"labels=\(0,\): must not be empty"):
+        AUCMinMax.from_labels([])
+
+
+def test_multi_label_is_the_mean_of_the_columns():
+    generator = torch.Generator().manual_seed(0)
+    h = torch.randn(20, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    b = (torch.rand(20, 3, generator=generator) < torch.tensor([0.2, 0.5, 0.8])).long()
+    starts = [torch.tensor(z) for z in ([0.1, 0.2, 0.3], [0.0, -0.1, 0.4], [1.0, 0.5, -0.5])]
+    auc = AUCMinMax([0.2, 0.5, 0.8], *starts, dtype=torch.float64)
+    columns = [
+        AUCMinMax(auc.prior[c].item(), *(z[c].item() for z in starts), dtype=torch.float64)(h[:, c], b[:, c])
+        for c in range(3)
+    ]
+    torch.testing.assert_close(auc(h, b), torch.stack(columns).mean(), rtol=1e-6, atol=1e-8)
+    for ours, theirs in zip(
+        auc.saddle(h, 2 * b - 1),
+        zip(
+            *(AUCMinMax(auc.prior[c].item(), dtype=torch.float64).saddle(h[:, c], b[:, c]) for c in range(3)),
+            strict=True,
+        ),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, torch.cat(theirs))
+
+
+def test_multi_class_is_each_class_against_the_rest():
+    h = torch.randn(30, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    classes = torch.arange(30) % 4
+    auc = AUCMinMax.from_labels(classes, num_classes=4, dtype=torch.float64)
+    torch.testing.assert_close(auc.prior, torch.tensor([8, 8, 7, 7], dtype=torch.float64) / 30)
+    one_hot = torch.nn.functional.one_hot(classes, 4)
+    assert torch.equal(auc(h, classes), auc(h, one_hot))
+    with pytest.raises(ValueError, match=r"labels=\(0, 4\): must lie in 0\.\.3; number the classes from 0"):
+        auc(h, classes + (classes == 3))
+    with pytest.raises(ValueError, match=r"labels='torch.float32 of shape \(30,\)': 4 classes need whole numbers"):
+        auc(h, classes.float())
+    with pytest.raises(ValueError, match=r"scores of shape \(30, 3\).*the scores must be \(n, 4\)"):
+        auc(h[:, :3], classes)
+
+
+def test_autocast_and_half_precision_scores_are_computed_in_float32():
+    h, b = batch(200)
+    auc = AUCMinMax(0.3, 0.2, 0.1, 0.5)
+    for dtype in (torch.bfloat16, torch.float16):
+        low = h.detach().to(dtype).requires_grad_()
+        expected = auc(low.detach().float(), b)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = auc(low, b)
+        assert loss.dtype == torch.float32
+        torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-7)
+        loss.backward()
+        assert low.grad.dtype == dtype
+    assert auc(h, b).dtype == torch.float64
+    whole = AUCMinMax(0.5, 0.2, 0.1, 0.5).bfloat16()
+    assert whole(h.detach().bfloat16(), b).dtype == torch.float32
+
+
+def test_large_offsets_cost_no_digits():
+    """(h - s)^2 is formed, not h^2 - 2hs + s^2: scores far from 0 keep theirs."""
+    h, b = batch(64)
+    near = AUCMinMax(0.5, 0.0, 0.0, -1.0)(h.float(), b)
+    far = AUCMinMax(0.5, 4096.0, 4096.0, -1.0)(h.float() + 4096, b)
+    torch.testing.assert_close(near, far, rtol=1e-3, atol=1e-4)
+
+
+def test_state_dict_and_copies():
+    auc = AUCMinMax(0.3, 0.2, 0.1, 0.5)
+    buffer = io.BytesIO()
+    torch.save(auc.state_dict(), buffer)
+    buffer.seek(0)
+    other = AUCMinMax(0.5)
+    other.load_state_dict(torch.load(buffer, weights_only=True))
+    h, b = batch(dtype=torch.float32)
+    assert set(auc.state_dict()) == {"s", "r", "y", "prior"}
+    assert torch.equal(auc(h, b), other(h, b))
+    assert torch.equal(auc(h, b), copy.deepcopy(auc)(h, b))
+    assert [id(z) for z in auc.parameters()] == [id(z) for z in (*auc.primal_parameters(), *auc.dual_parameters())]
+    assert repr(auc) == "AUCMinMax(prior=0.3)"
+    assert repr(AUCMinMax([0.25, 0.5])) == "AUCMinMax(prior=[0.25, 0.5])"
+
+
+def test_without_validation_any_label_but_one_is_negative():
+    h, b = batch()
+    auc = AUCMinMax(0.3, dtype=torch.float64, validate=False)
+    assert torch.equal(auc(h, b * 2 - 1), auc(h, b))
+
+
+@pytest.mark.slow
+def test_compiled_loss_equals_eager():
+    h, b = batch(dtype=torch.float32)
+    auc = AUCMinMax(0.3, 0.2, 0.1, 0.5)
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(auc, fullgraph=True)(h, 2 * b - 1), auc(h, b))
+
+
+def train(kind, steps=300, **options):
+    """AUC of a linear model on two overlapping clouds, a tenth positive."""
+    generator = torch.Generator().manual_seed(0)
+    b = (torch.rand(400, generator=generator) < 0.1).long()
+    a = torch.randn(400, 5, generator=generator) + b[:, None] * torch.tensor([2.0, -1.0, 0.5, 0.0, 0.0])
+    torch.manual_seed(0)
+    model, auc = torch.nn.Linear(5, 1), AUCMinMax.from_labels(b)
+    optimizer = kind(primal=[*model.parameters(), *auc.primal_parameters()], dual=auc.dual_parameters(), **options)
+    for k in range(steps):
+        part = torch.randint(400, (32,), generator=torch.Generator().manual_seed(k))
+
+        def closure(part=part):
+            optimizer.zero_grad()
+            loss = auc(model(a[part]), b[part])
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    with torch.no_grad():
+        scores = model(a)[:, 0]
+        gap = (auc.y - auc.saddle(scores, b).y).abs().item()
+        return (scores[b == 1][:, None] > scores[b == 0]).float().mean().item(), gap
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (semaopt.PDAda, {"lr": 0.02, "dual_lr": 0.3}),
+        (semaopt.PDSM, {"lr": 0.3, "dual_lr": 0.3}),
+        (semaopt.baselines.SGDA, {"lr": 0.3, "dual_lr": 0.3}),
+        (semaopt.baselines.SGDMax, {"lr": 0.3, "dual_lr": 3.0, "max_ascents": 20}),
+        (semaopt.baselines.EpochSGDA, {"lr": 0.5, "dual_lr": 0.5, "stage_length": 60}),
+        (semaopt.baselines.PESSGDA, {"lr": 0.5, "dual_lr": 0.5, "stage_length": 60, "factor": 0.7}),
+        (semaopt.baselines.PESAdaGrad, {"lr": 0.3, "dual_lr": 0.3, "stage_length": 60, "factor": 0.7}),
+        (semaopt.baselines.AccMDA, {"lr": 0.5, "dual_lr": 1.0}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_every_method_trains_it(kind, options):
+    start, _ = train(kind, steps=0, **options)
+    end, gap = train(kind, **options)
+    assert start < 0.7
+    assert end > 0.9, end
+    assert gap < 0.5, gap
