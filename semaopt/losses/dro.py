@@ -42,7 +42,8 @@ class DRO(nn.Module):
 
     The dual variable is :attr:`weights`, and :attr:`projection` its set. The objective is strongly concave in p with
     modulus at least lambda (chi2: :math:`\lambda/\max\pi`), so a ``dual_lr`` near :math:`\min\pi/\lambda` is the
-    natural scale.
+    natural scale. KL has the curvature :math:`\lambda/p_i`, large where a weight nearly vanishes: where losses differ
+    by many lambda, take chi2 or a smaller ``dual_lr``.
 
     >>> dro = semaopt.losses.DRO(size=3, strength=1.0, regularizer="chi2")
     >>> model = torch.nn.Linear(2, 1)
@@ -135,6 +136,7 @@ class DRO(nn.Module):
         """
         self._check_losses(losses, (self.weights.shape[0],))
         loss, pi = losses.double(), self.frequencies.to(losses.device, torch.float64)
+        pi = pi / pi.sum()  # to the digits of float64: lambda multiplies what is missing
         if self.regularizer == "kl":
             p = torch.softmax(loss / self.strength + pi.log(), 0)
         else:

@@ -1,0 +1,154 @@
+"""Model and loss as one module: exact resume, and processes that train together agree with one."""
+
+import io
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+import semaopt
+from semaopt import projections
+from semaopt.losses import DRO, AUCMinMax, WithLoss
+
+STEPS = 8
+STAGED = ("EpochSGDA", "PESSGDA", "PESAdaGrad")
+BASELINES = ("SGDA", "SGDMax", "AccMDA", *STAGED)
+
+
+class PerSample(torch.nn.Module):
+    """The losses of a linear model, one a sample, under DRO."""
+
+    def __init__(self, dro):
+        super().__init__()
+        self.dro = dro
+
+    def dual_parameters(self):
+        return self.dro.dual_parameters()
+
+    def forward(self, scores, labels, index):
+        return self.dro((scores.squeeze(1) - labels).square(), index)
+
+
+def data(n=16):
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(n, 5, generator=generator, dtype=torch.float64)
+    return a, (torch.rand(n, generator=generator) < 0.4).long(), torch.arange(n) % 5
+
+
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
+
+
+def problem(name):
+    """The module, how it is optimized, and which of the targets its loss takes."""
+    if name == "dro":
+        return WithLoss(network(), PerSample(DRO(5, 0.5, dtype=torch.float64))), {"project": projections.Simplex()}, 2
+    project = {"auc, box": projections.Box(-0.2, 0.2), "auc, ball": projections.Ball(0.3), "auc": None}[name]
+    return WithLoss(network(), AUCMinMax(0.4, dtype=torch.float64)), {"project": project}, 1
+
+
+def optimizer_of(both, kind, options):
+    rates = {"lr": 0.05, "dual_lr": 0.05, **options}
+    rates |= {"stage_length": 3} if kind in STAGED else {"max_ascents": 4} if kind == "SGDMax" else {}
+    return getattr(semaopt, kind, getattr(semaopt.baselines, kind, None))(
+        primal=both.primal_parameters(), dual=both.dual_parameters(), **rates
+    )
+
+
+def train(both, optimizer, batch, steps):
+    def closure():
+        optimizer.zero_grad()
+        both(*batch).backward()
+
+    for _ in steps:
+        optimizer.step(closure)
+
+
+def whole(both):
+    state = both.state_dict()
+    return {k: (z.full_tensor() if hasattr(z, "full_tensor") else z).detach().clone() for k, z in state.items()}
+
+
+PROBLEMS = ["auc", "auc, box", "auc, ball", "dro"]
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_sides_are_parted(name):
+    both, _, _ = problem(name)
+    dual = {id(z) for z in both.dual_parameters()}
+    primal = {id(z) for z in both.primal_parameters()}
+    assert dual
+    assert not dual & primal
+    assert dual | primal == {id(z) for z in both.parameters()}
+
+
+def test_a_loss_without_dual_variables_is_refused():
+    with pytest.raises(TypeError, match=r"loss=MSELoss: has no dual_parameters\(\), so nothing says which parameters"):
+        WithLoss(network(), torch.nn.MSELoss())
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("kind", ["PDAda", "PDSM", *BASELINES])
+def test_module_and_optimizer_state_alone_resume_to_the_bit(name, kind):
+    both, options, targets = problem(name)
+    batch = data()[: 1 + targets]
+    optimizer = optimizer_of(both, kind, options)
+    schedule = semaopt.schedules.Stagewise(optimizer, every=3, factor=0.5)
+    for _ in range(STEPS):
+        train(both, optimizer, batch, range(1))
+        schedule.step()
+    buffer = io.BytesIO()
+    torch.save((both.state_dict(), optimizer.state_dict()), buffer)
+    buffer.seek(0)
+    module_state, optimizer_state = torch.load(buffer, weights_only=True)
+    twin, _, _ = problem(name)
+    twin.load_state_dict(module_state)
+    resumed = optimizer_of(twin, kind, {})
+    resumed.load_state_dict(optimizer_state)
+    train(both, optimizer, batch, range(STEPS))
+    train(twin, resumed, batch, range(STEPS))
+    for key, z in whole(both).items():
+        assert torch.equal(z, whole(twin)[key]), key
+
+
+def worker(rank, folder, runs):
+    store = dist.FileStore(f"{folder}/store", 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
+    results = {}
+    for wrapper, name, kind in runs:
+        both, options, targets = problem(name)
+        batch = [z[rank::2] for z in data()[: 1 + targets]]
+        if wrapper == "ddp":
+            module = torch.nn.parallel.DistributedDataParallel(both)
+        else:
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.fsdp import fully_shard
+
+            module = fully_shard(both, mesh=init_device_mesh("cpu", (2,)))
+        train(module, optimizer_of(both, kind, options), batch, range(STEPS))
+        results[wrapper, name, kind] = whole(both)
+    torch.save(results, f"{folder}/rank{rank}")
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_agree_with_one(tmp_path):
+    """DDP and FSDP2 on halves of the batch give the parameters of one process on all of it, dual variables too."""
+    runs = [(wrapper, name, "PDAda") for wrapper in ("ddp", "fsdp2") for name in PROBLEMS]
+    runs += [(wrapper, "auc", kind) for wrapper in ("ddp", "fsdp2") for kind in ("PDSM", *BASELINES)]
+    mp.spawn(worker, (str(tmp_path), runs), nprocs=2)
+    for run in runs:
+        _, name, kind = run
+        both, options, targets = problem(name)
+        before = whole(both)
+        train(both, optimizer_of(both, kind, options), data()[: 1 + targets], range(STEPS))
+        for rank in range(2):
+            together = torch.load(tmp_path / f"rank{rank}")[run]
+            for key, z in whole(both).items():
+                where = f"{run} {key}: "
+                torch.testing.assert_close(together[key], z, rtol=1e-10, atol=1e-12, msg=where.__add__)
+        for key in ("loss.y", "loss.dro.weights"):
+            assert key not in before or not torch.equal(before[key], whole(both)[key]), "the dual variable moved"
