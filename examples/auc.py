@@ -1,4 +1,4 @@
-"""AUC maximization against cross-entropy on imbalanced data: python examples/auc.py (needs scikit-learn, takes seconds)."""
+"""AUC maximization against cross-entropy on imbalanced data: python examples/auc.py (needs scikit-learn)."""
 
 import torch
 from sklearn.datasets import load_breast_cancer, load_digits
@@ -10,13 +10,15 @@ import semaopt
 
 
 def split(a, b):
-    a, at, b, bt = train_test_split(a, b, test_size=0.3, stratify=b, random_state=0)
+    a, a_test, b, b_test = train_test_split(a, b.astype(int), test_size=0.3, stratify=b, random_state=0)
     scale = StandardScaler().fit(a)
-    return *(torch.tensor(scale.transform(z), dtype=torch.float32) for z in (a, at)), torch.tensor(b), bt
+    a, a_test = (torch.tensor(scale.transform(z), dtype=torch.float32) for z in (a, a_test))
+    return (a, torch.tensor(b)), (a_test, b_test)
 
 
-def train(a, b, at, bt, auc, seed, epochs=20):
+def train(data, test, auc, seed):
     torch.manual_seed(seed)
+    (a, b), (a_test, b_test) = data, test
     model = torch.nn.Sequential(torch.nn.Linear(a.shape[1], 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
     if auc:  # min over the model and s, r; max over y
         loss = semaopt.losses.AUCMinMax.from_labels(b)
@@ -25,15 +27,14 @@ def train(a, b, at, bt, auc, seed, epochs=20):
     else:
         loss = torch.nn.BCEWithLogitsLoss()
         optimizer = semaopt.ASA(model.parameters(), lr=3e-3)
-    for part in (part for _ in range(epochs) for part in torch.randperm(len(a)).split(32)):
+    for part in (part for _ in range(20) for part in torch.randperm(len(a)).split(32)):
         optimizer.zero_grad()
         loss(model(a[part]), b[part, None].float()).backward()
         optimizer.step()
-    return roc_auc_score(bt, model(at).detach()[:, 0])
+    return roc_auc_score(b_test, model(a_test).detach())
 
 
-digits, cancer = load_digits(), load_breast_cancer()
+cancer, digits = load_breast_cancer(), load_digits()
 for name, a, b in (("breast_cancer", cancer.data, cancer.target), ("digits, 10%", digits.data, digits.target == 8)):
-    a, at, b, bt = split(a, b.astype(int))
-    aucs = [[train(a, b, at, bt, auc, seed) for seed in range(3)] for auc in (True, False)]
-    print(f"{name:14s} test AUC, mean of 3 seeds: PDAda {sum(aucs[0]) / 3:.4f}  BCE {sum(aucs[1]) / 3:.4f}")
+    ours, bce = (sum(train(*split(a, b), auc, seed) for seed in range(3)) / 3 for auc in (True, False))
+    print(f"{name:14s} test AUC, mean of 3 seeds: PDAda {ours:.4f}  BCE {bce:.4f}")

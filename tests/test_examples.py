@@ -13,7 +13,9 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 @pytest.mark.slow
 def test_auc():
     pytest.importorskip("sklearn", reason="the example needs scikit-learn, of the extra 'experiments'")
-    done = subprocess.run([sys.executable, EXAMPLES / "auc.py"], capture_output=True, text=True, check=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "auc.py"], capture_output=True, text=True, check=True, timeout=300
+    )
     lines = re.findall(r"^(.+?) +test AUC, mean of 3 seeds: PDAda (\S+)  BCE (\S+)$", done.stdout, re.MULTILINE)
     assert [name for name, *_ in lines] == ["breast_cancer", "digits, 10%"]
     for _, pdada, bce in lines:

@@ -1,0 +1,263 @@
+"""AUC maximization side by side with LibAUC's PESG and with cross-entropy, in one run on one thread.
+
+    python benchmarks/minmax.py [--only speed loss auc] [--sets breast_cancer ...] [--quick] [--out minmax.json]
+
+speed   step and whole-iteration time, MLP d-64-64-1, batch 32
+loss    forward time of the losses at batch 1,024
+auc     test AUC after equal epochs, hyper-parameters chosen with equal budgets on a validation split, 5 seeds
+
+Times are the thread's CPU time, which a busy machine does not stretch: medians over interleaved repeats; ratios are
+medians of the ratios within a repeat. LibAUC is optional:
+``pip install --no-deps libauc`` (and numpy, scikit-learn, tqdm) into the environment of this benchmark. The LIBSVM sets
+a9a and ijcnn1 are read from $SEMAOPT_DATA/libsvm. What is absent is left out, and why is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from sklearn.datasets import load_breast_cancer, load_digits, load_svmlight_file
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor, nn
+
+import semaopt
+
+try:
+    from libauc.losses.auc import AUCMLoss
+    from libauc.optimizers.pesg import PESG
+
+    WHY_NO_PESG = ""
+except ImportError as error:
+    WHY_NO_PESG = f"{error}; pip install --no-deps libauc"
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """How one method is set up for a model and a prior: (loss of scores and labels, optimizer)."""
+
+    name: str
+    make: Callable[..., tuple[Callable[[Tensor, Tensor], Tensor], torch.optim.Optimizer]]
+    grid: dict[str, tuple[float, ...]]
+
+    def configurations(self) -> list[dict[str, float]]:
+        return [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
+
+
+def primal_dual(kind: type) -> Callable:
+    def make(model, prior, lr=1e-3, dual_lr=0.1):
+        auc = semaopt.losses.AUCMinMax(prior)
+        primal = [*model.parameters(), *auc.primal_parameters()]
+        return auc, kind(primal=primal, dual=auc.dual_parameters(), lr=lr, dual_lr=dual_lr)
+
+    return make
+
+
+def pesg(mode: str) -> Callable:
+    def make(model, prior, lr=0.1, epoch_decay=2e-3):
+        auc = AUCMLoss(margin=1.0)  # version v1, the prior counted in each batch, as is its default
+        optimizer = PESG(model.parameters(), loss_fn=auc, lr=lr, mode=mode, epoch_decay=epoch_decay, verbose=False)
+        return lambda scores, labels: auc(torch.sigmoid(scores), labels), optimizer  # a sigmoid as in its tutorials
+
+    return make
+
+
+def cross_entropy(kind: type) -> Callable:
+    def make(model, prior, lr=1e-3, weight_decay=0.0):
+        return nn.BCEWithLogitsLoss(), kind(model.parameters(), lr=lr, weight_decay=weight_decay)
+
+    return make
+
+
+def contestants() -> list[Contestant]:
+    """Nine configurations each, the middle of every grid a usual value."""
+    duals, decays = (0.01, 0.1, 1.0), (0.0, 1e-4, 1e-3)
+    found = [
+        Contestant("PDAda", primal_dual(semaopt.PDAda), {"lr": (1e-3, 3e-3, 1e-2), "dual_lr": duals}),
+        Contestant("PDSM", primal_dual(semaopt.PDSM), {"lr": (0.03, 0.1, 0.3), "dual_lr": duals}),
+        Contestant(
+            "BCE + torch Adam", cross_entropy(torch.optim.Adam), {"lr": (1e-3, 3e-3, 1e-2), "weight_decay": decays}
+        ),
+        Contestant("BCE + torch SGD", cross_entropy(torch.optim.SGD), {"lr": (0.03, 0.1, 0.3), "weight_decay": decays}),
+    ]
+    if not WHY_NO_PESG:
+        references = (2e-4, 2e-3, 2e-2)
+        found[2:2] = [
+            Contestant("PESG sgd", pesg("sgd"), {"lr": (0.03, 0.1, 0.3), "epoch_decay": references}),
+            Contestant("PESG adam", pesg("adam"), {"lr": (1e-3, 3e-3, 1e-2), "epoch_decay": references}),
+        ]
+    return found
+
+
+def mlp(inputs: int, seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+
+
+# ---- time ------------------------------------------------------------------------------------------------------------
+
+
+def interleaved(jobs: dict[str, Callable[[], object]], repeats: int, calls: int) -> dict[str, list[float]]:
+    """Microseconds per call, one number for each repeat; every repeat runs all jobs, one after the other."""
+    times: dict[str, list[float]] = {name: [] for name in jobs}
+    for repeat in range(repeats + 1):
+        for name, job in jobs.items():
+            start = time.thread_time()
+            for _ in range(calls):
+                job()
+            if repeat > 0:  # the first warms up
+                times[name].append((time.thread_time() - start) / calls * 1e6)
+    return times
+
+
+def ratio(times: dict[str, list[float]], name: str, reference: str) -> float:
+    return statistics.median(a / b for a, b in zip(times[name], times[reference], strict=True))
+
+
+def speed(repeats: int) -> dict:
+    a, b = torch.randn(32, 30), (torch.rand(32) < 0.3).float()[:, None]
+    steps, iterations = {}, {}
+    for contestant in contestants():
+        model = mlp(30, seed=0)
+        loss, optimizer = contestant.make(model, 0.3)
+
+        def iterate(model=model, loss=loss, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss(model(a), b).backward()
+            optimizer.step()
+
+        iterate()
+        steps[contestant.name], iterations[contestant.name] = optimizer.step, iterate
+    return {"step": interleaved(steps, repeats, 50), "iteration": interleaved(iterations, repeats, 25)}
+
+
+def loss_forward(repeats: int, n: int = 1024) -> dict:
+    scores, labels = torch.randn(n, 1, requires_grad=True), (torch.rand(n, 1) < 0.1).float()
+    auc, bce = semaopt.losses.AUCMinMax(0.1), nn.BCEWithLogitsLoss()
+    jobs = {"AUCMinMax": lambda: auc(scores, labels), "BCEWithLogits": lambda: bce(scores, labels)}
+    if not WHY_NO_PESG:
+        libauc = AUCMLoss()
+        jobs["LibAUC AUCMLoss"] = lambda: libauc(torch.sigmoid(scores), labels)
+    return interleaved(jobs, repeats, 20)
+
+
+def print_times(title: str, times: dict[str, list[float]], references: list[str]) -> None:
+    print(f"\n{title}: median us" + "".join(f", ratio to {name}" for name in references))
+    for name, values in times.items():
+        ratios = "".join(f"{ratio(times, name, reference):8.2f}" for reference in references)
+        print(f"  {name:18s}{statistics.median(values):10.1f}{ratios}")
+
+
+# ---- quality ---------------------------------------------------------------------------------------------------------
+
+
+def libsvm(name: str):
+    root = os.environ.get("SEMAOPT_DATA")
+    files = [] if root is None else [Path(root, "libsvm", name), Path(root, "libsvm", f"{name}.t")]
+    if root is None or not all(file.exists() for file in files):
+        raise FileNotFoundError(f"{name} and {name}.t belong into the folder libsvm of $SEMAOPT_DATA ({root})")
+    width = {"a9a": 123, "ijcnn1": 22}[name]
+    (a, b), (at, bt) = (load_svmlight_file(str(file), n_features=width) for file in files)
+    return a.toarray(), (b > 0).astype(int), at.toarray(), (bt > 0).astype(int)
+
+
+def splits(name: str, seed: int) -> list[Tensor]:
+    """Training, validation and test features and labels; the official test files where there are some."""
+    if name in ("a9a", "ijcnn1"):
+        a, b, at, bt = libsvm(name)
+    else:
+        bunch = load_breast_cancer() if name == "breast_cancer" else load_digits()
+        b = bunch.target if name == "breast_cancer" else (bunch.target == 8).astype(int)
+        a, at, b, bt = train_test_split(bunch.data, b, test_size=0.2, stratify=b, random_state=seed)
+    a, av, b, bv = train_test_split(a, b, test_size=0.25, stratify=b, random_state=seed)
+    scale = StandardScaler().fit(a)
+    features = [torch.tensor(scale.transform(z), dtype=torch.float32) for z in (a, av, at)]
+    return [*features, *(torch.tensor(z, dtype=torch.float32)[:, None] for z in (b, bv, bt))]
+
+
+def train(contestant: Contestant, options: dict, data: list[Tensor], seed: int, epochs: int) -> tuple[float, float]:
+    """AUC on the validation and on the test part."""
+    a, av, at, b, bv, bt = data
+    model = mlp(a.shape[1], seed)
+    loss, optimizer = contestant.make(model, b.mean().item(), **options)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
+        for part in torch.randperm(len(a), generator=generator).split(32):
+            optimizer.zero_grad()
+            loss(model(a[part]), b[part]).backward()
+            optimizer.step()
+    with torch.no_grad():
+        scores = [model(z).nan_to_num(0.0) for z in (av, at)]
+    return roc_auc_score(bv, scores[0]), roc_auc_score(bt, scores[1])
+
+
+def quality(name: str, epochs: int, seeds: int) -> dict:
+    """The configuration with the best validation AUC on the split and start of seed 100, then on fresh seeds."""
+    tuning, fresh = splits(name, 100), [splits(name, seed) for seed in range(seeds)]
+    results = {}
+    for contestant in contestants():
+        tried = [
+            (train(contestant, options, tuning, 100, epochs)[0], options) for options in contestant.configurations()
+        ]
+        _, best = max(tried, key=lambda pair: pair[0])
+        aucs = [train(contestant, best, data, seed, epochs)[1] for seed, data in enumerate(fresh)]
+        edge = [key for key, value in best.items() if value in (contestant.grid[key][0], contestant.grid[key][-1])]
+        results[contestant.name] = {"test": aucs, "chosen": best, "on the edge of its grid": edge, "tried": len(tried)}
+        print(
+            f"  {contestant.name:18s}{statistics.mean(aucs):8.4f} +- {statistics.stdev(aucs):.4f}   "
+            f"{best}{'   edge: ' + ', '.join(edge) if edge else ''}",
+            flush=True,
+        )
+    return results
+
+
+EPOCHS = {"breast_cancer": 20, "digits": 20, "a9a": 2, "ijcnn1": 2}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=["speed", "loss", "auc"], default=["speed", "loss", "auc"])
+    parser.add_argument("--sets", nargs="+", choices=list(EPOCHS), default=list(EPOCHS))
+    parser.add_argument("--quick", action="store_true", help="fewer repeats, two seeds, the two small sets")
+    parser.add_argument("--out", type=Path, help="write all numbers as JSON")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", message="Input data has no positive sample", category=UserWarning)
+    repeats, seeds = (5, 2) if options.quick else (40, 5)
+    record: dict = {"torch": torch.__version__, "machine": platform.processor() or platform.machine(), "threads": 1}
+    if WHY_NO_PESG:
+        print(f"without PESG: {WHY_NO_PESG}")
+    references = [] if WHY_NO_PESG else ["PESG sgd", "PESG adam"]
+    if "speed" in options.only:
+        record["speed"] = speed(repeats)
+        for part, times in record["speed"].items():
+            print_times(f"{part}, MLP 30-64-64-1, batch 32", times, [*references, "BCE + torch SGD"])
+    if "loss" in options.only:
+        record["loss"] = loss_forward(repeats)
+        print_times("loss forward, batch 1,024", record["loss"], ["BCEWithLogits"])
+    if "auc" in options.only:
+        record["auc"] = {}
+        for name in [name for name in options.sets if not options.quick or EPOCHS[name] > 2]:
+            print(f"\n{name}: test AUC after {EPOCHS[name]} epochs, {seeds} seeds, 9 configurations tried by each")
+            try:
+                record["auc"][name] = quality(name, EPOCHS[name], seeds)
+            except FileNotFoundError as error:
+                print(f"  left out: {error}")
+    if options.out:
+        options.out.write_text(json.dumps(record, indent=1))
+
+
+if __name__ == "__main__":
+    main()
