@@ -192,7 +192,7 @@ def test_in_a_sequence_of_torchs():
 @pytest.mark.parametrize("where", ["outside", "inside"])
 def test_follow_and_a_sequence_of_torchs(where):
     optimizer = make()
-    parts = [lr_scheduler.ExponentialLR(optimizer, 0.5), lr_scheduler.CosineAnnealingLR(optimizer, 4)]
+    parts = [lr_scheduler.LambdaLR(optimizer, lambda t: 0.5**t), lr_scheduler.CosineAnnealingLR(optimizer, 4)]
     if where == "inside":
         parts = [Follow(part) for part in parts]
     schedule = lr_scheduler.SequentialLR(optimizer, parts, milestones=[3])

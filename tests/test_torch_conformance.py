@@ -8,6 +8,7 @@ older versions have nothing to act on here.
 from __future__ import annotations
 
 import copy
+import itertools
 
 import torch
 from torch.nn import Parameter
@@ -65,13 +66,13 @@ class TestTorchConformance(TestCase):
     @parametrize("scheduled", [True, False])
     @every_scaling
     def test_goes_in_the_right_direction(self, device, dtype, optim_info, contiguous, scheduled):
-        for schedules in optim_info.scheduler_inputs if scheduled else ([],):
-            for options in every_input(device, dtype, optim_info, differentiable=False):
-                weight, bias, loss_of = linear(device, dtype, contiguous=contiguous)
-                optimizer = optim_info.optim_cls([weight, bias], **options)
-                running = [make(optimizer) for make in schedules]
-                up = options.get("maximize", False)
-                self.check_direction(loss_of(optimizer, weight, bias), optimizer, running, up=up)
+        schedules = itertools.cycle(optim_info.scheduler_inputs if scheduled else [[]])
+        for options in every_input(device, dtype, optim_info, differentiable=False):
+            weight, bias, loss_of = linear(device, dtype, contiguous=contiguous)
+            optimizer = optim_info.optim_cls([weight, bias], **options)
+            running = [make(optimizer) for make in next(schedules)]
+            up = options.get("maximize", False)
+            self.check_direction(loss_of(optimizer, weight, bias), optimizer, running, up=up)
 
     @every_scaling
     def test_groups_with_schedules_go_in_the_right_direction(self, device, dtype, optim_info):

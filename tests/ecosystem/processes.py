@@ -24,7 +24,7 @@ def _enter(rank: int, work: Callable[[int, Path], None], folder: Path) -> None:
     warnings.simplefilter("error")  # as pytest has it in the process that started this one
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), WORLD)  # needs no free port
-    wait = datetime.timedelta(seconds=60)  # of a process whose other one has failed
+    wait = datetime.timedelta(minutes=5)  # for the other process, on a busy machine
     dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=wait)
     work(rank, folder)
     dist.barrier()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
@@ -27,6 +26,5 @@ def equal_one(rank, folder):
         assert_same(together, first)
 
 
-@pytest.mark.slow
 def test_two_processes_equal_one(tmp_path):
     run_on_two(equal_one, tmp_path)

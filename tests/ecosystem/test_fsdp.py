@@ -24,10 +24,7 @@ from tests.ecosystem.processes import half, run_on_two
 
 
 def sharded(seed=0):
-    model = networks(seed)
-    for part in (*model.values(), model):
-        fully_shard(part)
-    return model
+    return fully_shard(networks(seed))
 
 
 def equal_one(rank, folder):
