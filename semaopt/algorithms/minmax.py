@@ -94,7 +94,9 @@ class MinMaxOptimizer(SemaOptimizer):
             if x.grad is not None:
                 xs.append(x)
                 gs.append(x.grad)
-                if buffers and not self.state[x]:
+                # Where there are no buffers there is a counter: torch.distributed.checkpoint wants a state for
+                # every parameter.
+                if not self.state[x]:
                     self.state[x].update(zero_state(x, buffers))
 
     def _each(self) -> Iterator[tuple[dict[str, Any], list[Tensor], list[Tensor]]]:
@@ -130,6 +132,7 @@ class MinMaxOptimizer(SemaOptimizer):
         """``y <- Proj_Y[y + eta g]`` for the variables of one dual group."""
         for y, g in zip(ys, gs, strict=True):
             ascend_(y, g, eta, group["project"])
+            self.state[y]["step"] += 1
 
     def state_dict(self) -> dict[str, Any]:
         """Torch's state dict with scalings and projections as plain values."""

@@ -1,16 +1,18 @@
 """Model and loss as one module: exact resume, and processes that train together agree with one."""
 
 import io
-from datetime import timedelta
+import itertools
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
 
 import semaopt
 from semaopt import projections
 from semaopt.losses import DRO, AUCMinMax, WithLoss
+from tests.ecosystem.processes import run_on_two
 
 STEPS = 8
 STAGED = ("EpochSGDA", "PESSGDA", "PESAdaGrad")
@@ -114,41 +116,55 @@ def test_module_and_optimizer_state_alone_resume_to_the_bit(name, kind):
         assert torch.equal(z, whole(twin)[key]), key
 
 
-def worker(rank, folder, runs):
-    store = dist.FileStore(f"{folder}/store", 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
-    results = {}
-    for wrapper, name, kind in runs:
-        both, options, targets = problem(name)
-        batch = [z[rank::2] for z in data()[: 1 + targets]]
-        if wrapper == "ddp":
-            module = torch.nn.parallel.DistributedDataParallel(both)
-        else:
-            from torch.distributed.device_mesh import init_device_mesh
-            from torch.distributed.fsdp import fully_shard
+def wrapped(both, wrapper):
+    return torch.nn.parallel.DistributedDataParallel(both) if wrapper == "ddp" else fully_shard(both)
 
-            module = fully_shard(both, mesh=init_device_mesh("cpu", (2,)))
-        train(module, optimizer_of(both, kind, options), batch, range(STEPS))
-        results[wrapper, name, kind] = whole(both)
-    torch.save(results, f"{folder}/rank{rank}")
-    dist.destroy_process_group()
+
+def agree(rank, folder):
+    runs = [(name, "PDAda") for name in PROBLEMS] + [("auc", kind) for kind in ("PDSM", *BASELINES)]
+    for wrapper, (name, kind) in itertools.product(("ddp", "fsdp2"), runs):
+        results = []
+        for together in (False, True):
+            both, options, targets = problem(name)
+            before = whole(both)
+            batch = [z[rank::2] if together else z for z in data()[: 1 + targets]]
+            module = wrapped(both, wrapper) if together else both
+            train(module, optimizer_of(both, kind, options), batch, range(STEPS))
+            results.append(whole(both))
+        where = f"{wrapper}, {name}, {kind}: "
+        torch.testing.assert_close(*results, rtol=1e-10, atol=1e-12, msg=where.__add__)
+        for key in ("loss.y", "loss.dro.weights"):
+            assert key not in before or not torch.equal(before[key], results[0][key]), "the dual variable moved"
 
 
 @pytest.mark.slow
 def test_two_processes_agree_with_one(tmp_path):
     """DDP and FSDP2 on halves of the batch give the parameters of one process on all of it, dual variables too."""
-    runs = [(wrapper, name, "PDAda") for wrapper in ("ddp", "fsdp2") for name in PROBLEMS]
-    runs += [(wrapper, "auc", kind) for wrapper in ("ddp", "fsdp2") for kind in ("PDSM", *BASELINES)]
-    mp.spawn(worker, (str(tmp_path), runs), nprocs=2)
-    for run in runs:
-        _, name, kind = run
-        both, options, targets = problem(name)
-        before = whole(both)
-        train(both, optimizer_of(both, kind, options), data()[: 1 + targets], range(STEPS))
-        for rank in range(2):
-            together = torch.load(tmp_path / f"rank{rank}")[run]
-            for key, z in whole(both).items():
-                where = f"{run} {key}: "
-                torch.testing.assert_close(together[key], z, rtol=1e-10, atol=1e-12, msg=where.__add__)
-        for key in ("loss.y", "loss.dro.weights"):
-            assert key not in before or not torch.equal(before[key], whole(both)[key]), "the dual variable moved"
+    run_on_two(agree, tmp_path)
+
+
+def way_back(rank, folder):
+    for kind, flat in itertools.product(("PDAda", "PESAdaGrad"), (False, True)):
+        options = StateDictOptions(flatten_optimizer_state_dict=flat)
+        batch = [z[rank::2] for z in data()[:2]]
+        runs = []
+        for _ in range(2):
+            both, hyper, _ = problem("auc, ball")
+            runs.append((fully_shard(both), optimizer_of(both, kind, hyper)))
+        (both, optimizer), (twin, resumed) = runs
+        train(both, optimizer, batch, range(STEPS))
+        path = folder / f"{kind} {flat}"
+        keys = ("model_state_dict", "optim_state_dict")
+        dcp.save(dict(zip(keys, get_state_dict(both, optimizer, options=options), strict=True)), checkpoint_id=path)
+        states = dict(zip(keys, get_state_dict(twin, resumed, options=options), strict=True))
+        dcp.load(states, checkpoint_id=path)
+        set_state_dict(twin, resumed, **states, options=options)
+        train(both, optimizer, batch, range(STEPS))
+        train(twin, resumed, batch, range(STEPS))
+        for key, z in whole(both).items():
+            assert torch.equal(z, whole(twin)[key]), f"{kind}, {flat}: {key}"
+
+
+@pytest.mark.slow
+def test_sharded_checkpoints_resume_to_the_bit(tmp_path):
+    run_on_two(way_back, tmp_path)

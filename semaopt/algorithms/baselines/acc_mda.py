@@ -122,6 +122,7 @@ class AccMDA(MinMaxOptimizer):
             ascend_(target, v.to(y.dtype), group["lr"], group["project"])
             y.lerp_(target, eta)
             projections.apply_(group["project"], y)  # between two points of Y, up to rounding
+            self.state[y]["step"] += 1
 
     def _two_gradients(self, closure: Closure) -> tuple[Any, dict[Tensor, Tensor]]:
         """The loss at z_t, whose gradients stay in ``.grad``, and the gradients at z_{t-1} by parameter."""
