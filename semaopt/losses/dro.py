@@ -110,11 +110,11 @@ class DRO(nn.Module):
         p, pi = self.weights.to(dtype), self.frequencies.to(dtype)
         if index is None:
             self._check_losses(losses, (self.weights.shape[0],))
-            return torch.dot(p, losses.to(dtype)) - self.strength * self.divergence(p, pi)
-        self._check_losses(losses, tuple(index.shape))
-        return torch.dot((p / pi).index_select(0, index), losses.to(dtype)) / len(
-            losses
-        ) - self.strength * self.divergence(p, pi)
+            weighted = torch.dot(p, losses.to(dtype))
+        else:
+            self._check_losses(losses, tuple(index.shape))
+            weighted = torch.dot((p / pi).index_select(0, index), losses.to(dtype)) / len(losses)
+        return weighted - self.strength * self.divergence(p, pi)
 
     def _check_losses(self, losses: Tensor, shape: tuple[int, ...]) -> None:
         remedy = "pass one loss per sample (reduction='none') and the index of each"

@@ -307,3 +307,15 @@ def test_every_baseline_reaches_the_saddle(name):
     for _ in range(400):
         optimizer.step(closure)
     assert f.value(x.detach()).mean().item() < 0.01 * start
+
+
+@pytest.mark.parametrize("name", ["EpochSGDA", "PESSGDA", "PESAdaGrad", "AccMDA"])
+def test_a_start_outside_of_its_set_is_brought_in(name):
+    """Averages and steps between two points would keep y outside for long: they are projected too."""
+    x, _ = pair()
+    y = torch.nn.Parameter(torch.full((3, 6), 10.0, dtype=torch.float64))
+    stage = {} if name == "AccMDA" else {"stage_length": 2, "growth": "constant"}
+    optimizer = getattr(baselines, name)(primal=[x], dual=[y], project=BOX, **stage)
+    for k in range(2):
+        optimizer.step(closure_on(x, y, k))
+        assert ((y >= -0.6) & (y <= 0.4)).all()
