@@ -1,0 +1,1 @@
+"""The paper's experiments, from the command line; needs the extra ``[experiments]``."""

@@ -1,0 +1,130 @@
+"""Paired comparisons over the seeds, and the sentence that they allow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy.special import stdtrit
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Final training loss of one method over another's, and the difference of their test accuracies."""
+
+    method: str
+    against: str
+    loss_ratio: Interval | None
+    accuracy_difference: Interval | None
+
+    @property
+    def verdict(self) -> str:
+        """What the interval of the loss ratio says."""
+        if self.loss_ratio is None:
+            return "not comparable"
+        if self.loss_ratio.high < 1:
+            return "lower"
+        return "higher" if self.loss_ratio.low > 1 else "no clear difference"
+
+
+def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and the sample standard deviation (NaN for a single value).
+
+    >>> mean_and_std([1.0, 3.0])
+    (2.0, 1.4142135623730951)
+    """
+    mean = sum(values) / len(values)
+    if len(values) < 2:
+        return mean, math.nan
+    return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def mean_interval(values: Sequence[float]) -> Interval | None:
+    """The mean with Student's interval; None where there is none: a single value, or one that is not finite."""
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return None
+    mean, std = mean_and_std(values)
+    half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * std / math.sqrt(len(values))
+    return Interval(mean, mean - half, mean + half)
+
+
+def paired_difference(a: Sequence[float], b: Sequence[float]) -> Interval | None:
+    """The mean of a - b over pairs."""
+    return mean_interval([x - y for x, y in zip(a, b, strict=True)])
+
+
+def paired_ratio(a: Sequence[float], b: Sequence[float]) -> Interval | None:
+    """The geometric mean of a/b over pairs: losses that fall by decades differ by factors.
+
+    >>> paired_ratio([2.0, 8.0], [1.0, 4.0])
+    Interval(value=2.0, low=2.0, high=2.0)
+    """
+    if not all(math.isfinite(x) and x > 0 for x in (*a, *b)):
+        return None
+    logs = paired_difference([math.log(x) for x in a], [math.log(x) for x in b])
+    return None if logs is None else Interval(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high))
+
+
+def number(value: float, digits: int = 2) -> str:
+    """A few significant digits, without an exponent where it reads well.
+
+    >>> number(0.03812), number(0.00041), number(12.3), number(float("nan"))
+    ('0.038', '4.1e-04', '12', 'diverged')
+    """
+    if not math.isfinite(value):
+        return "diverged"
+    if value == 0 or 1e-3 <= abs(value) < 1e4:
+        exponent = 0 if value == 0 else math.floor(math.log10(abs(value)))
+        return f"{value:.{max(digits - 1 - exponent, 0)}f}"
+    return f"{value:.{digits - 1}e}"
+
+
+def ratio_text(interval: Interval | None) -> str:
+    """``× 0.85 (0.71–1.02)``."""
+    if interval is None:
+        return "not comparable"
+    return f"× {number(interval.value)} ({number(interval.low)}–{number(interval.high)})"
+
+
+_ENDS = {
+    "lower": "ends lower",
+    "higher": "ends higher",
+    "no clear difference": "shows no clear difference",
+    "not comparable": "cannot be compared (a seed diverged, or there is only one)",
+}
+
+
+def headline(labels: tuple[str, str, str], second: Comparison, third: Comparison, step: Comparison) -> str:
+    """What the training losses say on the paper's claim: the third method below the second, that below the first.
+
+    Args:
+        labels: of the three methods, in the order of the paper's claim from the largest loss to the smallest.
+        second: of the second method against the first.
+        third: of the third method against the first.
+        step: of the third method against the second.
+    """
+    if second.verdict == step.verdict == "lower":
+        return f"the paper's order comes out. Training loss: {labels[2]} < {labels[1]} < {labels[0]}"
+    found = ", ".join(f"{label} {_ENDS[c.verdict]}" for label, c in zip(labels[1:], (second, third), strict=True))
+    order = "comes out in part" if "lower" in (second.verdict, third.verdict) else "does not come out"
+    return f"the paper's order {order}. Against {labels[0]}, {found}"
+
+
+def evidence(labels: tuple[str, str, str], what: str, second: Comparison, third: Comparison, seeds: int) -> str:
+    """The numbers behind :func:`headline`."""
+    ratios = ", ".join(
+        f"{label} {ratio_text(c.loss_ratio)}" for label, c in zip(labels[1:], (second, third), strict=True)
+    )
+    return f"{what} against {labels[0]}: {ratios}; {CONFIDENCE:.0%} intervals over {seeds} paired seeds"

@@ -1,0 +1,141 @@
+"""The figure: training loss and test accuracy against epochs, mean and spread over the seeds."""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
+
+from semaopt.experiments.results import Finding
+
+Curves = npt.NDArray[np.float64]
+
+#: Told apart by people who see colours differently (Okabe and Ito), and by the line style in print.
+COLOURS = ("#d55e00", "#0072b2", "#009e73")
+STYLES = ("-", "--", "-.")
+_INK = "#010203"  # stands for the page's text colour in panels()
+_STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "semaopt",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+_INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One picture in two formats."""
+
+    svg: str
+    png: bytes
+
+
+def whole(finding: Finding) -> Drawing:
+    """Both panels under the headline."""
+    with _style("black"):
+        figure = Figure(figsize=(10, 4.6), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        draw_loss(left, finding)
+        draw_accuracy(right, finding)
+        message, numbers = textwrap.fill(finding.headline, 120), textwrap.fill(finding.evidence, 130)
+        figure.suptitle(message, fontsize=11)
+        figure.supxlabel(numbers, fontsize=9)
+        return Drawing(_svg(figure), _png(figure))
+
+
+def panels(finding: Finding) -> dict[str, str]:
+    """Each panel as an SVG for a page: without background, in the page's text colour, its ids its own."""
+    draw: dict[str, Callable[[Axes, Finding], None]] = {"loss": draw_loss, "accuracy": draw_accuracy}
+    found = {}
+    for name, panel in draw.items():
+        with _style(_INK):
+            figure = Figure(figsize=(5.2, 3.9), layout="constrained")
+            figure.patch.set_alpha(0)
+            axes = figure.subplots()
+            axes.patch.set_alpha(0)
+            panel(axes, finding)
+            found[name] = _inline(_svg(figure), name)
+    return found
+
+
+def draw_loss(axes: Axes, finding: Finding) -> None:
+    """Mean and standard deviation of the logarithm: on this axis the band is as wide up as down."""
+    for k, final in enumerate(finding.finals):
+        _band(axes, k, final.method.label, np.log(np.array(final.outcome.train_loss)), np.exp)
+    axes.set_yscale("log")
+    for axis_part in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        axis_part(LogFormatter(minor_thresholds=(2, 0.6)))
+    _finish(axes, finding, f"training {finding.loss_name} (cross-entropy, nats)", "upper right")
+
+
+def draw_accuracy(axes: Axes, finding: Finding) -> None:
+    """Mean and standard deviation of the test accuracy in percent."""
+    for k, final in enumerate(finding.finals):
+        _band(axes, k, final.method.label, 100 * np.array(final.outcome.held_out_accuracy))
+    # The first steps up from 10% would flatten the rest: begin where the slowest is after a tenth of the epochs.
+    means = [np.nanmean(final.outcome.held_out_accuracy, axis=0) for final in finding.finals]
+    axes.set_ylim(bottom=100 * min(mean[len(mean) // 10] for mean in means), top=100)
+    _finish(axes, finding, "test accuracy (%)", "lower right")
+
+
+def _band(axes: Axes, k: int, label: str, values: Curves, back: Callable[[Curves], Curves] = np.asarray) -> None:
+    """Method k: the mean over the seeds and a standard deviation to each side, both then mapped by ``back``."""
+    colour, style = COLOURS[k % len(COLOURS)], STYLES[k % len(STYLES)]
+    epochs = np.arange(1, values.shape[1] + 1)
+    mean = values.mean(0)
+    std = values.std(0, ddof=1) if len(values) > 1 else np.zeros_like(mean)
+    axes.plot(epochs, back(mean), style, color=colour, label=label, linewidth=1.8)
+    axes.fill_between(epochs, back(mean - std), back(mean + std), color=colour, alpha=0.2, linewidth=0)
+
+
+def _finish(axes: Axes, finding: Finding, label: str, legend: str) -> None:
+    for epoch in finding.decay_epochs:
+        axes.axvline(epoch, color="#888888", linewidth=0.8, linestyle=":")
+    axes.set_xlabel("epoch (dotted: rates decay)")
+    axes.set_ylabel(label)
+    axes.legend(frameon=False, loc=legend)
+
+
+@contextmanager
+def _style(ink: str) -> Iterator[None]:
+    style: dict[Any, Any] = {**_STYLE, **dict.fromkeys(_INKED, ink)}  # matplotlib lists all keys as its key type
+    with mpl.rc_context(style):
+        yield
+
+
+def _png(figure: Figure) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=160, metadata={"Software": None})
+    return file.getvalue()
+
+
+def _svg(figure: Figure) -> str:
+    file = io.StringIO()
+    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    return file.getvalue()
+
+
+def _inline(svg: str, name: str) -> str:
+    """An SVG file made fit to stand in a page, beside others."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg, count=2)
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'(url\(|href=")#', rf"\1#{name}-", svg)
+    for k, colour in enumerate(COLOURS):
+        svg = svg.replace(colour, f"var(--method-{k})")
+    return svg.replace(_INK, "currentColor")
