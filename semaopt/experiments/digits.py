@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -206,3 +207,10 @@ def train(run: Run) -> list[Outcome]:
             history.append(torch.stack([train_loss, *judge(net, held_out, run.noise, members)]))
     curves = torch.stack(history, dim=-1).view(3, points, len(run.seeds), len(history))
     return [Outcome(*curves[:, k].tolist()) for k in range(points)]
+
+
+def perform(run: Run) -> dict[str, Any]:
+    """Do one run, as plain values: this is what a worker process is handed."""
+    started = time.perf_counter()
+    outcomes = train(run)
+    return {"outcomes": [asdict(outcome) for outcome in outcomes], "seconds": time.perf_counter() - started}

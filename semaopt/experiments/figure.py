@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from semaopt.experiments.results import Finding
 
@@ -51,9 +51,10 @@ def whole(finding: Finding) -> Drawing:
         left, right = figure.subplots(1, 2)
         draw_loss(left, finding)
         draw_accuracy(right, finding)
-        message, numbers = textwrap.fill(finding.headline, 120), textwrap.fill(finding.evidence, 130)
-        figure.suptitle(message, fontsize=11)
-        figure.supxlabel(numbers, fontsize=9)
+        left.legend(frameon=False, loc="upper right")
+        sentences = finding.headline.replace(". ", ".\n").splitlines()
+        figure.suptitle("\n".join(textwrap.fill(sentence, 110) for sentence in sentences), fontsize=11)
+        figure.supxlabel(textwrap.fill(finding.evidence, 150), fontsize=9)
         return Drawing(_svg(figure), _png(figure))
 
 
@@ -68,6 +69,7 @@ def panels(finding: Finding) -> dict[str, str]:
             axes = figure.subplots()
             axes.patch.set_alpha(0)
             panel(axes, finding)
+            _legend(figure, axes)
             found[name] = _inline(_svg(figure), name)
     return found
 
@@ -77,9 +79,8 @@ def draw_loss(axes: Axes, finding: Finding) -> None:
     for k, final in enumerate(finding.finals):
         _band(axes, k, final.method.label, np.log(np.array(final.outcome.train_loss)), np.exp)
     axes.set_yscale("log")
-    for axis_part in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-        axis_part(LogFormatter(minor_thresholds=(2, 0.6)))
-    _finish(axes, finding, f"training {finding.loss_name} (cross-entropy, nats)", "upper right")
+    _plain_ticks(axes)
+    _finish(axes, finding, f"training {finding.loss_name} (cross-entropy, nats)")
 
 
 def draw_accuracy(axes: Axes, finding: Finding) -> None:
@@ -88,8 +89,8 @@ def draw_accuracy(axes: Axes, finding: Finding) -> None:
         _band(axes, k, final.method.label, 100 * np.array(final.outcome.held_out_accuracy))
     # The first steps up from 10% would flatten the rest: begin where the slowest is after a tenth of the epochs.
     means = [np.nanmean(final.outcome.held_out_accuracy, axis=0) for final in finding.finals]
-    axes.set_ylim(bottom=100 * min(mean[len(mean) // 10] for mean in means), top=100)
-    _finish(axes, finding, "test accuracy (%)", "lower right")
+    axes.set_ylim(bottom=100 * min(mean[len(mean) // 10] for mean in means))
+    _finish(axes, finding, "test accuracy (%)")
 
 
 def _band(axes: Axes, k: int, label: str, values: Curves, back: Callable[[Curves], Curves] = np.asarray) -> None:
@@ -102,12 +103,36 @@ def _band(axes: Axes, k: int, label: str, values: Curves, back: Callable[[Curves
     axes.fill_between(epochs, back(mean - std), back(mean + std), color=colour, alpha=0.2, linewidth=0)
 
 
-def _finish(axes: Axes, finding: Finding, label: str, legend: str) -> None:
+def _finish(axes: Axes, finding: Finding, label: str) -> None:
     for epoch in finding.decay_epochs:
         axes.axvline(epoch, color="#888888", linewidth=0.8, linestyle=":")
     axes.set_xlabel("epoch (dotted: rates decay)")
     axes.set_ylabel(label)
-    axes.legend(frameon=False, loc=legend)
+
+
+def _plain_ticks(axes: Axes) -> None:
+    """0.001 instead of a power; within a few decades also 2 and 5 between the powers."""
+    low, high = axes.get_ylim()
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_major_formatter(plain)
+    if high < 1000 * low:
+        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+    axes.yaxis.set_minor_formatter(plain if high < 1000 * low else NullFormatter())
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Beside the curves rather than over them."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles,
+        labels,
+        loc="outside upper center",
+        ncols=len(handles),
+        frameon=False,
+        fontsize=9,
+        handlelength=1.6,
+        columnspacing=1.2,
+    )
 
 
 @contextmanager

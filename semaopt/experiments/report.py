@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 
 from semaopt.experiments.compare import CONFIDENCE, Comparison, Interval, mean_and_std, number, ratio_text
@@ -27,7 +27,8 @@ p, li { max-width: 44rem; }
 .panels { display: flex; flex-wrap: wrap; gap: 1rem; margin: 1rem 0 .3rem; }
 .panels svg { flex: 1 1 20rem; min-width: 0; max-width: 100%; height: auto; }
 figure { margin: 0; }
-.wide { overflow-x: auto; }
+li { margin-bottom: .5rem; }
+.wide { overflow-x: auto; margin: 1.1rem 0; }
 table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; padding-bottom: .3rem; }
 th, td { padding: .28rem .9rem .28rem 0; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
@@ -189,8 +190,7 @@ def _comparisons(finding: Finding) -> str:
     head = ("paired over seeds", f"training {finding.loss_name}, ratio", "loss is", "test accuracy, points")
     caption = f"In brackets {CONFIDENCE:.0%} intervals (Student's, each for itself)."
     return (
-        "<p></p>"
-        + _table(caption, head, (("", cells(c)) for c in finding.comparisons))
+        _table(caption, head, (("", cells(c)) for c in finding.comparisons))
         + '<p class="soft">Equal seeds start from equal networks and see the images in the same order. The intervals '
         "cover the choice of the seed; they do not cover the choice of the split, nor the luck of the tuning.</p>"
     )
@@ -240,22 +240,18 @@ def _trials(finding: Finding, final: Final) -> str:
 
 
 def _seeds(finding: Finding) -> str:
-    rows = [
-        (
-            "",
-            [
-                _name(finding, final.method.name),
-                str(seed),
-                number(final.train_loss[k], 3),
-                f"{100 * final.test_accuracy[k]:.2f}",
-                number(final.test_loss[k], 3),
-            ],
-        )
-        for final in finding.finals
-        for k, seed in enumerate(finding.seeds)
-    ]
-    method, *measured = _measured(finding)
-    return _table("After the last epoch.", (method, "seed", *measured), rows)
+    def table(what: str, cells: Callable[[Final], list[str]]) -> str:
+        columns = [cells(final) for final in finding.finals]
+        rows = (("", [str(seed), *row]) for seed, row in zip(finding.seeds, zip(*columns, strict=True), strict=True))
+        return _table(what, ("seed", *(final.method.label for final in finding.finals)), rows)
+
+    def loss(final: Final) -> list[str]:
+        return [number(value, 3) for value in final.train_loss]
+
+    def accuracy(final: Final) -> list[str]:
+        return [f"{100 * value:.2f}" for value in final.test_accuracy]
+
+    return table(f"Training {finding.loss_name} after the last epoch.", loss) + table("Test accuracy, %.", accuracy)
 
 
 def _run(results: Results) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
@@ -116,7 +115,27 @@ class Workers:
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Workers:
-        if self.count > 1:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def do(self, work: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[tuple[Job, Result]]:
+        """Each job with its result, in the order in which they finish."""
+        if self.count == 1:
+            for job in jobs:
+                with _one_thread():
+                    result = work(job)
+                yield job, result
+        elif jobs:
+            pool = self._started()
+            futures = {pool.submit(work, job): job for job in jobs}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=_start_worker)
             # Ctrl-C reaches every process of the terminal. Only this one may answer; the workers inherit that they
@@ -124,23 +143,7 @@ class Workers:
             with _ignoring_interrupts():
                 for _ in range(self.count):
                     self._pool.submit(os.getpid)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def do(self, work: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[tuple[Job, Result]]:
-        """Each job with its result, in the order in which they finish."""
-        if self._pool is None:
-            for job in jobs:
-                with _one_thread():
-                    result = work(job)
-                yield job, result
-            return
-        futures = {self._pool.submit(work, job): job for job in jobs}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+        return self._pool
 
 
 def _start_worker() -> None:

@@ -78,13 +78,6 @@ class Watch(Protocol):
         """Something worth a line."""
 
 
-def perform(run: Run) -> dict[str, Any]:
-    """Do one run; this is what a worker process is handed."""
-    started = time.perf_counter()
-    outcomes = digits.train(run)
-    return {"outcomes": [asdict(outcome) for outcome in outcomes], "seconds": time.perf_counter() - started}
-
-
 @lru_cache(maxsize=1)
 def fingerprint() -> dict[str, str]:
     """What a stored run depends on besides its configuration: reusing it after an update would mix two programs."""
@@ -123,7 +116,7 @@ class Runner:
         """The outcomes of all points of all runs, in their order."""
         self.plan(runs)
         missing = [run for run in runs if self._known[run] is None]
-        for run, result in self.workers.do(perform, missing):
+        for run, result in self.workers.do(digits.perform, missing):
             self.store.put(_config(run), result)
             self._known[run] = finite(result)
             self.computed += len(run.points)

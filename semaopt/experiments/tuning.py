@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from semaopt.experiments.compare import mean_and_std
 from semaopt.experiments.digits import Point
 
 _HALF, _SIXTH = 10 ** (1 / 2), 10 ** (1 / 6)  # of a decade
@@ -103,17 +104,21 @@ class Tuning:
         return min(self.trials[method].values(), key=lambda trial: (trial.loss, trial.point))
 
 
-def binding(trials: Mapping[Point, Trial], best: Trial, axis: str, end: int, tolerance: float) -> bool:
-    """Whether ``best`` lies on this end of ``axis`` and the loss still falls towards it.
+def binding(trials: Mapping[Point, Trial], best: Trial, axis: str, end: int) -> bool:
+    """Whether ``best`` lies on this end of ``axis`` and the loss falls towards it by 1%, and by more than its noise.
 
-    It does not where the next value inwards is as good up to ``tolerance``: below some G0 nothing changes any more.
+    The noise is two standard errors of the paired difference over the tuning seeds. Below some G0 nothing changes any
+    more, and which of two equal values is best is a matter of luck.
     """
     values = sorted({getattr(point, axis) for point in trials})
-    step = 1 if end == 0 else -1
     if len(values) < 2 or getattr(best.point, axis) != values[end]:
         return False
-    inner = trials[replace(best.point, **{axis: values[end + step]})]
-    return inner.loss > (1 + tolerance) * best.loss
+    inner = trials[replace(best.point, **{axis: values[end + (1 if end == 0 else -1)]})]
+    fall, spread = mean_and_std([a - b for a, b in zip(inner.losses, best.losses, strict=True)])
+    if not math.isfinite(fall):
+        return True
+    noise = 0.0 if math.isnan(spread) else 2 * spread / math.sqrt(len(best.losses))
+    return fall > max(noise, 0.01 * best.loss)
 
 
 def tune(
@@ -121,7 +126,6 @@ def tune(
     grid: Grid,
     evaluate: Callable[[list[tuple[Method, Point]]], list[tuple[float, ...]]],
     rounds: int = 2,
-    tolerance: float = 0.01,
 ) -> Tuning:
     """Try every point of every method; while a best value lies on an edge, extend the grid for all of them.
 
@@ -130,14 +134,13 @@ def tune(
         grid: the first one.
         evaluate: validation losses, one per tuning seed, for each point asked for.
         rounds: how often the grid may grow.
-        tolerance: of :func:`binding`.
     """
     tuning = Tuning(grid, {method.name: {} for method in methods})
     for grown in range(rounds + 1):
         asked = [(m, p) for m in methods for p in tuning.grid.points(m) if p not in tuning.trials[m.name]]
         for (method, point), losses in zip(asked, evaluate(asked), strict=True):
             tuning.trials[method.name][point] = Trial(method.name, point, losses)
-        tuning.on_edge = _edges(tuning, tolerance)
+        tuning.on_edge = _edges(tuning)
         if not tuning.on_edge or grown == rounds:
             break
         for (axis, end), because in tuning.on_edge.items():
@@ -146,10 +149,10 @@ def tune(
     return tuning
 
 
-def _edges(tuning: Tuning, tolerance: float) -> dict[tuple[str, int], tuple[str, ...]]:
+def _edges(tuning: Tuning) -> dict[tuple[str, int], tuple[str, ...]]:
     found = {
         (axis, end): tuple(
-            name for name, trials in tuning.trials.items() if binding(trials, tuning.best(name), axis, end, tolerance)
+            name for name, trials in tuning.trials.items() if binding(trials, tuning.best(name), axis, end)
         )
         for axis in ("lr", "g0")
         for end in (0, -1)
