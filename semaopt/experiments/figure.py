@@ -24,6 +24,7 @@ Curves = npt.NDArray[np.float64]
 #: Told apart by people who see colours differently (Okabe and Ito), and by the line style in print.
 COLOURS = ("#d55e00", "#0072b2", "#009e73")
 STYLES = ("-", "--", "-.")
+_TINY = 1e-12  # below what float32 can tell from a loss of 0
 _INK = "#010203"  # stands for the page's text colour in panels()
 _STYLE = {
     "svg.fonttype": "none",
@@ -77,7 +78,7 @@ def panels(finding: Finding) -> dict[str, str]:
 def draw_loss(axes: Axes, finding: Finding) -> None:
     """Mean and standard deviation of the logarithm: on this axis the band is as wide up as down."""
     for k, final in enumerate(finding.finals):
-        _band(axes, k, final.method.label, np.log(np.array(final.outcome.train_loss)), np.exp)
+        _band(axes, k, final.method.label, np.log(np.maximum(final.outcome.train_loss, _TINY)), np.exp)
     axes.set_yscale("log")
     _plain_ticks(axes)
     _finish(axes, finding, f"training {finding.loss_name} (cross-entropy, nats)")
@@ -88,8 +89,9 @@ def draw_accuracy(axes: Axes, finding: Finding) -> None:
     for k, final in enumerate(finding.finals):
         _band(axes, k, final.method.label, 100 * np.array(final.outcome.held_out_accuracy))
     # The first steps up from 10% would flatten the rest: begin where the slowest is after a tenth of the epochs.
-    means = [np.nanmean(final.outcome.held_out_accuracy, axis=0) for final in finding.finals]
-    axes.set_ylim(bottom=100 * min(mean[len(mean) // 10] for mean in means))
+    means = [np.mean(final.outcome.held_out_accuracy, axis=0) for final in finding.finals]
+    early = [100 * float(mean[len(mean) // 10]) for mean in means]
+    axes.set_ylim(bottom=min((percent for percent in early if np.isfinite(percent)), default=None))
     _finish(axes, finding, "test accuracy (%)")
 
 

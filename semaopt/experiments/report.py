@@ -117,12 +117,7 @@ def _figure(finding: Finding, panels: Mapping[str, str]) -> str:
 
 def _table(caption: str, head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
     """``rows`` are a class and cells of HTML; ``caption`` and ``head`` are plain text."""
-    body = "".join(
-        f"<tr{f' class={kind}' if kind else ''}>"
-        + "".join(f"<{tag}>{cell}</{tag[:2]}>" for tag, cell in zip(_tags(len(cells)), cells, strict=True))
-        + "</tr>"
-        for kind, cells in rows
-    )
+    body = "".join(_row(kind, cells) for kind, cells in rows)
     heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
     return (
         f'<div class="wide"><table><caption>{escape(caption)}</caption>'
@@ -130,8 +125,10 @@ def _table(caption: str, head: Sequence[str], rows: Iterable[tuple[str, Sequence
     )
 
 
-def _tags(columns: int) -> list[str]:
-    return ['th scope="row"', *["td"] * (columns - 1)]
+def _row(kind: str, cells: Sequence[str]) -> str:
+    first, *rest = cells
+    opening = f'<tr class="{kind}">' if kind else "<tr>"
+    return f'{opening}<th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in rest)}</tr>'
 
 
 def _name(finding: Finding, name: str) -> str:
@@ -142,9 +139,12 @@ def _name(finding: Finding, name: str) -> str:
 
 def _spread(values: Sequence[float], percent: bool = False) -> str:
     mean, std = mean_and_std(values)
+    if not math.isfinite(mean):
+        return "diverged"
     if percent:
-        return f"{100 * mean:.2f} ± {100 * std:.2f}"
-    return f"{number(mean, 3)} ± {number(std)}" if math.isfinite(mean) else "diverged"
+        mean, std = 100 * mean, 100 * std
+    first, second = (f"{mean:.2f}", f"{std:.2f}") if percent else (number(mean, 3), number(std))
+    return first if math.isnan(std) else f"{first} ± {second}"
 
 
 def _measured(finding: Finding) -> tuple[str, ...]:
@@ -249,7 +249,7 @@ def _seeds(finding: Finding) -> str:
         return [number(value, 3) for value in final.train_loss]
 
     def accuracy(final: Final) -> list[str]:
-        return [f"{100 * value:.2f}" for value in final.test_accuracy]
+        return [f"{100 * value:.2f}" if math.isfinite(value) else "diverged" for value in final.test_accuracy]
 
     return table(f"Training {finding.loss_name} after the last epoch.", loss) + table("Test accuracy, %.", accuracy)
 

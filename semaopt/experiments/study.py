@@ -18,8 +18,6 @@ from semaopt.experiments.results import Final, Finding, Results, Session, enviro
 from semaopt.experiments.runs import Store, Workers, finite, write_whole
 from semaopt.experiments.tuning import GRID, METHODS, Grid, Method, Tuning, tune
 
-TOGETHER = 9  # points of one method that are trained at once; how they are grouped is part of a run's identity
-
 
 @dataclass(frozen=True)
 class Study:
@@ -39,6 +37,8 @@ class Study:
     grid: Grid = GRID
     rounds: int = 2
     """How often the grid may grow."""
+    together: int = 9
+    """Points of one method that are trained at once; how they are grouped is part of a run's identity."""
 
     def run(self, purpose: Literal["tune", "final"], method: Method, points: Sequence[Point]) -> Run:
         """Some points of a method from all seeds."""
@@ -60,7 +60,7 @@ class Study:
         runs = []
         for method in self.methods:
             points = [point for of, point in asked if of == method]
-            parts = [points[i : i + TOGETHER] for i in range(0, len(points), TOGETHER)]
+            parts = [points[i : i + self.together] for i in range(0, len(points), self.together)]
             runs += [self.run("tune", method, part) for part in parts]
         return runs
 

@@ -1,0 +1,70 @@
+"""Intervals over paired seeds, and the sentences made from them."""
+
+import math
+
+import pytest
+
+from semaopt.experiments.compare import (
+    Comparison,
+    Interval,
+    evidence,
+    headline,
+    mean_interval,
+    number,
+    paired_difference,
+    paired_ratio,
+)
+
+LABELS = ("Adam", "beta", "both")
+LOWER, HIGHER, EQUAL = Interval(0.5, 0.4, 0.6), Interval(2.0, 1.5, 2.5), Interval(1.0, 0.9, 1.1)
+
+
+def against(ratio):
+    return Comparison("a", "b", ratio, None)
+
+
+def test_the_interval_is_students():
+    # Mean 3, standard deviation sqrt(2.5), 5 values; the 97.5% quantile of t with 4 degrees of freedom is 2.776445.
+    half = 2.776445 * math.sqrt(2.5 / 5)
+    interval = mean_interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert (interval.value, interval.low, interval.high) == pytest.approx((3, 3 - half, 3 + half))
+
+
+def test_pairs_cancel_what_seeds_share():
+    a, b = [10.0, 20.0, 30.0], [9.0, 19.0, 29.0]
+    assert paired_difference(a, b) == Interval(1.0, 1.0, 1.0)
+    ratio = paired_ratio([2 * x for x in a], a)
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((2, 2, 2))
+
+
+@pytest.mark.parametrize("a", [[1.0], [1.0, math.nan], [1.0, math.inf], [0.0, 1.0]])
+def test_where_there_is_no_ratio(a):
+    assert paired_ratio(a, [1.0] * len(a)) is None
+
+
+@pytest.mark.parametrize(
+    ("second", "third", "step", "said"),
+    [
+        (LOWER, LOWER, LOWER, "the paper's order comes out. Training loss: both < beta < Adam"),
+        (LOWER, LOWER, EQUAL, "in part. Against Adam, beta ends lower, both ends lower"),
+        (EQUAL, LOWER, LOWER, "in part. Against Adam, beta shows no clear difference, both ends lower"),
+        (EQUAL, HIGHER, HIGHER, "does not come out. Against Adam, beta shows no clear difference, both ends higher"),
+        (None, HIGHER, None, "does not come out. Against Adam, beta cannot be compared (a seed diverged"),
+    ],
+)
+def test_the_headline_claims_no_more_than_the_intervals(second, third, step, said):
+    assert said in headline(LABELS, against(second), against(third), against(step))
+
+
+def test_the_evidence_has_the_numbers():
+    text = evidence(LABELS, "Final loss", against(LOWER), against(None), 5)
+    assert text == (
+        "Final loss against Adam: beta × 0.50 (0.40–0.60), both not comparable; 95% intervals over 5 paired seeds"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0.0"), (0.12345, "0.12"), (25.4, "25"), (1e-5, "1.0e-05"), (math.inf, "diverged")]
+)
+def test_numbers_read_well(value, text):
+    assert number(value) == text
