@@ -36,12 +36,12 @@ class Bar:
             TextColumn("left"),
             console=console,
         )
-        self.task = self.progress.add_task("trials", total=0)
+        self.task = self.progress.add_task("trials", total=0, visible=False)
         self.total = 0
 
     def plan(self, points: int) -> None:
         self.total += points
-        self.progress.update(self.task, total=self.total)
+        self.progress.update(self.task, total=self.total, visible=self.total > 0)
 
     def done(self, points: int) -> None:
         self.progress.advance(self.task, points)

@@ -81,21 +81,21 @@ def number(value: float, digits: int = 2) -> str:
     """A few significant digits, without an exponent where it reads well.
 
     >>> number(0.03812), number(0.00041), number(12.3), number(float("nan"))
-    ('0.038', '4.1e-04', '12', 'diverged')
+    ('0.038', '0.00041', '12', 'diverged')
     """
     if not math.isfinite(value):
         return "diverged"
-    if value == 0 or 1e-3 <= abs(value) < 1e4:
+    if value == 0 or 1e-4 <= abs(value) < 1e4:
         exponent = 0 if value == 0 else math.floor(math.log10(abs(value)))
         return f"{value:.{max(digits - 1 - exponent, 0)}f}"
     return f"{value:.{digits - 1}e}"
 
 
 def ratio_text(interval: Interval | None) -> str:
-    """``× 0.85 (0.71–1.02)``."""
+    """``× 0.85 (0.71 to 1.02)``."""
     if interval is None:
         return "not comparable"
-    return f"× {number(interval.value)} ({number(interval.low)}–{number(interval.high)})"
+    return f"× {number(interval.value)} ({number(interval.low)} to {number(interval.high)})"
 
 
 _ENDS = {

@@ -55,7 +55,7 @@ def whole(finding: Finding) -> Drawing:
         left.legend(frameon=False, loc="upper right")
         sentences = finding.headline.replace(". ", ".\n").splitlines()
         figure.suptitle("\n".join(textwrap.fill(sentence, 110) for sentence in sentences), fontsize=11)
-        figure.supxlabel(textwrap.fill(finding.evidence, 150), fontsize=9)
+        figure.supxlabel(finding.evidence.replace("; ", ";\n"), fontsize=9)
         return Drawing(_svg(figure), _png(figure))
 
 

@@ -23,14 +23,14 @@ h1 { font-size: 1.35rem; line-height: 1.3; margin: 1rem 0 .5rem; text-wrap: pret
 h2 { font-size: 1.2rem; margin: 2.6rem 0 .5rem; padding-top: .8rem; border-top: 1px solid var(--line); }
 h3 { font-size: 1rem; margin: 1.8rem 0 .4rem; }
 p, li { max-width: 44rem; }
-.soft, caption, figcaption { color: var(--soft); font-size: .9rem; }
+.soft, figcaption { color: var(--soft); font-size: .9rem; }
 .panels { display: flex; flex-wrap: wrap; gap: 1rem; margin: 1rem 0 .3rem; }
 .panels svg { flex: 1 1 20rem; min-width: 0; max-width: 100%; height: auto; }
 figure { margin: 0; }
 li { margin-bottom: .5rem; }
-.wide { overflow-x: auto; margin: 1.1rem 0; }
+.wide { overflow-x: auto; margin: 0 0 1.1rem; }
 table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
-caption { text-align: left; padding-bottom: .3rem; }
+.about { margin: 1.2rem 0 .2rem; }
 th, td { padding: .28rem .9rem .28rem 0; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 thead th { font-weight: 600; vertical-align: bottom; }
@@ -40,6 +40,7 @@ i.swatch { display: inline-block; width: .8em; height: .8em; border-radius: 2px;
 code, pre { font: .88rem/1.5 ui-monospace, monospace; }
 pre { border: 1px solid var(--line); border-radius: 6px; padding: .6rem .8rem; overflow-x: auto; }
 summary { cursor: pointer; margin: .6rem 0; }
+@media (max-width: 40rem) { ul { padding-left: 1.2rem; } tbody th { white-space: normal; min-width: 9rem; } }
 """
 
 _FRAME = """<!doctype html>
@@ -72,7 +73,8 @@ def page(results: Results, panels: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def _message(finding: Finding) -> str:
-    return f'<b>{escape(finding.headline)}.</b> <span class="soft">{escape(finding.evidence)}.</span>'
+    first, _, rest = finding.headline.partition(". ")
+    return f'<b>{escape(first)}.</b> {escape(rest)}. <span class="soft">{escape(finding.evidence)}.</span>'
 
 
 def _section(finding: Finding, panels: Mapping[str, str]) -> str:
@@ -120,7 +122,7 @@ def _table(caption: str, head: Sequence[str], rows: Iterable[tuple[str, Sequence
     body = "".join(_row(kind, cells) for kind, cells in rows)
     heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
     return (
-        f'<div class="wide"><table><caption>{escape(caption)}</caption>'
+        f'<p class="soft about">{escape(caption)}</p><div class="wide"><table aria-label="{escape(caption)}">'
         f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
@@ -203,7 +205,9 @@ def _tuning(finding: Finding) -> str:
     notes = [
         f"{each} trials for each method, {len(settings['tuning_seeds'])} seeds each, none of them a final one. The "
         "trial with the smallest validation loss after the last epoch is chosen. The test set is not looked at. "
-        "Folklore Adam has one β, so it tries three lr where the others try three first β."
+        "Folklore Adam has one β, so it tries three lr where the others try three first β. The grid grows, for all methods alike and at most "
+        f"{_times(settings['rounds'])}, while a best value lies on its edge and the loss falls towards it by more than the "
+        "noise of the seeds."
     ]
     notes += [
         f"The best {_AXES[e.axis]} of {_labels(finding, e.because)} lay on the edge of the grid: "
@@ -217,6 +221,10 @@ def _tuning(finding: Finding) -> str:
     ]
     items = "".join(f"<p>{note}</p>" for note in notes)
     return items + "".join(_trials(finding, final) for final in finding.finals)
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 _AXES = {"lr": "lr", "g0": "G0"}

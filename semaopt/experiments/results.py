@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -135,6 +136,7 @@ def environment() -> dict[str, str]:
         **{name: version(name) for name in packages},
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "cores": str(os.cpu_count()),
     }
 
 

@@ -180,6 +180,8 @@ def conduct(studies: Sequence[Study], out: Path, watch: Watch, *, scale: str, co
             first = [(method, point) for method in study.methods for point in study.grid.points(method)]
             runner.plan(study.tuning_runs(first))
             watch.plan(len(study.methods))
+        if runner.reused:
+            watch.say(f"{runner.reused} tuning trials were finished before and are reused")
         findings = tuple(conduct_one(study, runner) for study in studies)
     damaged = tuple(path.name for path in store.damaged)
     wall = time.perf_counter() - started

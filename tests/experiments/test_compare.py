@@ -59,7 +59,7 @@ def test_the_headline_claims_no_more_than_the_intervals(second, third, step, sai
 def test_the_evidence_has_the_numbers():
     text = evidence(LABELS, "Final loss", against(LOWER), against(None), 5)
     assert text == (
-        "Final loss against Adam: beta × 0.50 (0.40–0.60), both not comparable; 95% intervals over 5 paired seeds"
+        "Final loss against Adam: beta × 0.50 (0.40 to 0.60), both not comparable; 95% intervals over 5 paired seeds"
     )
 
 

@@ -55,6 +55,13 @@ def test_a_damaged_file_is_noticed_and_replaced(store, damage):
     assert store.get(CONFIG) == finite(RESULT)
 
 
+def test_the_file_of_another_run_is_not_taken_for_this_one(store):
+    other = {**CONFIG, "lr": 0.2}
+    store.path(other).write_bytes(store.path(CONFIG).read_bytes())
+    assert store.get(other) is None
+    assert store.damaged == [store.path(other)]
+
+
 def test_a_run_file_that_is_a_directory_says_so(tmp_path):
     store = Store(tmp_path)
     store.path(CONFIG).mkdir()

@@ -65,6 +65,7 @@ def test_a_second_time_everything_is_reused(undisturbed):
     results = go(undisturbed[0], watch=watch)
     assert (results.session.computed, results.session.reused) == (0, TRIALS)
     assert (watch.planned, watch.finished) == (0, 0)
+    assert "18 tuning trials were finished before and are reused" in watch.said
     assert lasting(results) == lasting(undisturbed[1])
 
 
