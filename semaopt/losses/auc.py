@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from semaopt._check import require
+from semaopt.losses.auc_objective import ClosedForm, objective, unseen
 
 
 class Saddle(NamedTuple):
@@ -116,19 +117,15 @@ class AUCMinMax(nn.Module):
 
     def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The mean over the batch (and over classes) of the min-max objective."""
-        h, w, p = self._columns(scores, labels)
-        n = h.shape[0]
-        b = p - w  # p for a negative example, -(1-p) for a positive one
-        d = h - torch.lerp(self.r.to(p), self.s.to(p), w)  # h - s or h - r: lerp is exact at 0 and 1
-        if h.dim() == 1:
-            quadratic, linear = torch.dot(b.abs() * d, d), torch.dot(b, h)
-        else:
-            quadratic, linear = (b.abs() * d * d).sum(0), (b * h).sum(0)
-        y = self.y.to(p)
-        # n (|b| d^2 + 2 (1+y) b h - p(1-p) y^2) as linear and quadratic parts of y; few operations, all on one number.
-        slope = torch.addcmul(linear, p * (1 - p), y, value=-n / 2)
-        total = torch.addcmul(torch.add(quadratic, linear, alpha=2), y, slope, value=2)
-        return (total.squeeze(0) if h.dim() == 1 else total.mean()) / n
+        w = self._weights(scores, labels)
+        variables: tuple[Tensor, ...] = scores, self.prior, self.s, self.r, self.y
+        if not scores.dtype == w.dtype == variables[1].dtype:
+            variables = tuple(z.to(w.dtype) for z in variables)
+        h, p, s, r, y = variables
+        if w.dim() == 1 and h.is_cpu and s.is_cpu and unseen():
+            value: Tensor = ClosedForm.apply(h, s, r, y, w, p)  # type: ignore[no-untyped-call]
+            return value
+        return objective(h.reshape(-1, len(p)), w.reshape(-1, len(p)), p, s=s, r=r, y=y)
 
     @torch.no_grad()
     def saddle(self, scores: Tensor, labels: Tensor) -> Saddle:
@@ -137,9 +134,8 @@ class AUCMinMax(nn.Module):
         A class that is absent leaves its s or r as it is. How far ``auc.y`` is from this y on a large batch tells
         whether the dual variable keeps up with the model.
         """
-        h, w, p = self._columns(scores, labels)
-        if h.dim() == 1:
-            h, w = h.unsqueeze(1), w.unsqueeze(1)
+        p, w = self.prior, self._weights(scores, labels)
+        h, w, p = scores.reshape(-1, len(p)).to(w.dtype), w.reshape(-1, len(p)), p.to(w.dtype)
         positive, negative = w.sum(0), (1 - w).sum(0)
         s = torch.where(positive > 0, (w * h).sum(0) / positive.clamp_min(1), self.s.to(p))
         r = torch.where(negative > 0, ((1 - w) * h).sum(0) / negative.clamp_min(1), self.r.to(p))
@@ -151,24 +147,24 @@ class AUCMinMax(nn.Module):
         prior = self.prior.tolist()
         return f"prior={prior[0]:g}" if len(prior) == 1 else f"prior={prior}"
 
-    def _columns(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores h, weights w (1 for a positive example, else 0) and prior p, in the dtype to compute in."""
-        classes = self.prior.shape[0]
+    def _weights(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """1 for a positive example, else 0, of shape (n,) or (n, C), in the dtype to compute in; checks all shapes."""
+        classes, n = self.prior.shape[0], scores.shape[0] if scores.dim() else 0
         validate = self.validate and not torch.compiler.is_compiling()
         if classes == 1:
-            h, b = scores.reshape(-1), labels.reshape(-1)
-            fits = scores.shape in (h.shape, (h.shape[0], 1))
+            fits = scores.dim() <= 2 and scores.numel() == n == labels.numel()
+            b = labels if labels.dim() == 1 else labels.reshape(-1)
         else:
-            h, b = scores, labels if labels.dim() == 2 else _one_hot(labels, classes, validate=validate)
-            fits = scores.dim() == 2 and scores.shape[1] == classes
-        if not fits or h.shape != b.shape or h.shape[0] == 0:
+            b = labels if labels.dim() == 2 else _one_hot(labels, classes, validate=validate)
+            fits = scores.shape == b.shape == (n, classes)
+        if not fits or n == 0:
             expected = "(n,) or (n, 1)" if classes == 1 else f"(n, {classes})"
             raise ValueError(
                 f"scores of shape {tuple(scores.shape)} and labels of shape {tuple(labels.shape)}: with {classes} "
                 f"prior(s) the scores must be {expected}, n >= 1, and the labels as many; flatten or squeeze them"
             )
-        dtype = torch.promote_types(scores.dtype, torch.float32)
-        return h.to(dtype), _positive(b, dtype, validate=validate), self.prior.to(dtype)
+        dtype = scores.dtype if scores.dtype == torch.float64 else torch.float32
+        return _positive(b, dtype, validate=validate)
 
 
 def _positive(b: Tensor, dtype: torch.dtype, *, validate: bool) -> Tensor:
