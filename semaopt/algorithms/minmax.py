@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from semaopt import projections, scalings
+from semaopt import kernels, projections, scalings
 from semaopt._check import check_rate, require
 from semaopt.algorithms.asa import step_group
 from semaopt.algorithms.base import SemaOptimizer, zero_state
@@ -25,6 +26,8 @@ SGD: dict[str, Any] = {
     "clip_scaling": None,
     "decoupled_weight_decay": False,
 }
+
+_EVERYWHERE = projections.Box(-math.inf, math.inf)
 
 
 def ascend_(y: Tensor, g: Tensor, eta: Rate, project: projections.Projection | None) -> None:
@@ -130,8 +133,13 @@ class MinMaxOptimizer(SemaOptimizer):
 
     def _ascend(self, group: dict[str, Any], ys: list[Tensor], gs: list[Tensor], eta: Rate) -> None:
         """``y <- Proj_Y[y + eta g]`` for the variables of one dual group."""
-        for y, g in zip(ys, gs, strict=True):
-            ascend_(y, g, eta, group["project"])
+        box = group["project"] or _EVERYWHERE
+        if type(box) is projections.Box and not any(y.is_complex() for y in ys):
+            kernels.ascend_box_(ys, gs, eta, box.lo, box.hi)
+        else:
+            for y, g in zip(ys, gs, strict=True):
+                ascend_(y, g, eta, group["project"])
+        for y in ys:
             self.state[y]["step"] += 1
 
     def state_dict(self) -> dict[str, Any]:
