@@ -2,6 +2,7 @@
 
 from semaopt import baselines as baselines
 from semaopt import estimator as estimator
+from semaopt import kernels as kernels
 from semaopt import losses as losses
 from semaopt import projections as projections
 from semaopt import scalings as scalings
@@ -12,4 +13,6 @@ from semaopt.algorithms import PDSM as PDSM
 from semaopt.algorithms import PDAda as PDAda
 from semaopt.algorithms import Stage as Stage
 from semaopt.algorithms import Stages as Stages
+from semaopt.in_backward import InBackward as InBackward
+from semaopt.in_backward import step_in_backward as step_in_backward
 from semaopt.iterates import Iterates as Iterates
