@@ -125,7 +125,9 @@ class SemaOptimizer(Optimizer):
                         "nn.Embedding(sparse=False), or torch.optim.SparseAdam for that parameter"
                     )
             if not torch.compiler.is_compiling():
-                check_group({name: group[name] for name in ("lr", "beta") if isinstance(group[name], float)})
+                for name in ("lr", "beta"):
+                    if isinstance(group[name], float):
+                        _CHECKS[name](group[name])
 
     def state_dict(self) -> dict[str, Any]:
         """Torch's state dict with each scaling as plain values, so ``torch.load(weights_only=True)`` reads it."""

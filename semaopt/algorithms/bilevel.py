@@ -1,0 +1,193 @@
+"""What the bilevel optimizers share: upper and lower param groups, the hypergradient, projected descent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from semaopt import projections
+from semaopt._check import check_rate, require
+from semaopt.algorithms.asa import step_group
+from semaopt.algorithms.base import SemaOptimizer
+from semaopt.estimator import Rate
+from semaopt.hypergradient import inverses
+from semaopt.hypergradient.oracles import Closure, Oracles
+from semaopt.hypergradient.vectors import Vector
+
+ROLES = ("upper", "lower")
+
+#: The defaults that an upper group lacks, and what they are called in a lower group.
+LOWER = {
+    "lower_lr": "lr",
+    "lower_weight_decay": "weight_decay",
+    "project": "project",
+    "inverse": "inverse",
+    "process_group": None,
+}
+
+#: What a lower group has beside its options: the steps taken and the curvature bound of the inverse, as it is now.
+COUNTS: dict[str, Any] = {"t": 0, "bound": None}
+
+
+class BilevelOptimizer(SemaOptimizer):
+    r"""For :math:`\min_x f(x, y^*(x))`, :math:`y^*(x) = \arg\min_{y\in Y} g(x, y)`: groups of role "upper" and "lower".
+
+    ``defaults`` holds what an upper group starts from, and those of :data:`LOWER`, from which a lower group starts. A
+    lower group is not averaged: its ``beta`` is None, so a schedule moves its lr alone.
+    """
+
+    def __init__(self, upper: ParamsT, lower: ParamsT, defaults: dict[str, Any]) -> None:
+        check_rate("lower_lr", defaults["lower_lr"], "below 2/|g_yy|; try 0.1")
+        check_rate("lower_weight_decay", defaults["lower_weight_decay"], "0.0 turns it off")
+        defaults["inverse"] = inverses.resolve(defaults["inverse"])
+        upper_only = {"maximize": False, "differentiable": False, "process_group": None}
+        super().__init__([*groups_of(upper, "upper"), *groups_of(lower, "lower")], {**upper_only, **defaults})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group with its ``role``, "upper" or "lower"; nothing changes if any of it is wrong."""
+        if isinstance(param_group, dict):
+            role = param_group.get("role")
+            remedy = "say which level it is: {'params': ..., 'role': 'upper'} or 'lower'"
+            require(role in ROLES, "role", role, "a param group of a bilevel optimizer must have one", remedy)
+        super().add_param_group(param_group)
+        for x in self.param_groups[-1]["params"]:
+            if x.is_complex():
+                del self.param_groups[-1]
+                raise TypeError("complex parameters: pass torch.view_as_real(x), pairs of reals")
+
+    def _complete(self, param_group: dict[str, Any]) -> dict[str, Any]:
+        role, given = param_group["role"], self.defaults
+        options = {name: value for name, value in given.items() if name not in LOWER}
+        if role == "lower":
+            options = {"beta": None, **{name: given[key] for key, name in LOWER.items() if name}, **COUNTS}
+        for name in (self.defaults.keys() | COUNTS.keys()) & param_group.keys() - options.keys():
+            raise ValueError(
+                f"{name}={param_group[name]!r}: a {role} group has no such option; it has {', '.join(sorted(options))}"
+            )
+        group = {**options, **param_group}
+        if role == "lower":
+            require(group["beta"] is None, "beta", group["beta"], "a lower group is not averaged", "leave it out")
+            same = group["inverse"] == self.defaults["inverse"]
+            require(same, "inverse", group["inverse"], "all lower groups share one inverse", "give it to the optimizer")
+            projections.check(group["project"])
+        elif group["maximize"]:
+            raise ValueError("maximize=True: return the negative loss from outer() instead")
+        return group
+
+    def _of(self, role: str) -> list[dict[str, Any]]:
+        return [group for group in self.param_groups if group["role"] == role]
+
+    @property
+    def inverse(self) -> inverses.Inverse:
+        """How [g_yy]^{-1} is applied; may be set between steps."""
+        inverse: inverses.Inverse = self._of("lower")[0]["inverse"]
+        return inverse
+
+    @inverse.setter
+    def inverse(self, inverse: inverses.Inverse) -> None:
+        for group in self._of("lower"):
+            group["inverse"] = inverses.resolve(inverse)
+
+    def _oracles(self, outer: Closure, inner: Closure) -> Oracles:
+        self._check_step()
+        for name, closure in (("outer", outer), ("inner", inner)):
+            if not callable(closure):
+                raise TypeError(f"{name}={closure!r}: step(outer, inner) takes two functions that return a loss")
+        xs: dict[str, list[Tensor]] = {"upper": [], "lower": []}
+        decay: list[float] = []
+        for group in self.param_groups:
+            xs[group["role"]] += group["params"]
+            if group["role"] == "lower":
+                decay += [group["weight_decay"]] * len(group["params"])
+        ranks = self.defaults["process_group"]
+        return Oracles(outer, inner, xs["upper"], xs["lower"], decay=decay, process_group=ranks)
+
+    def _memory(self) -> inverses.Memory:
+        groups = self._of("lower")
+        pairs = [(y, float(group["lr"])) for group in groups for y in group["params"] if y.requires_grad]
+        return inverses.Memory(groups[0], [self.state[y] for y, _ in pairs], [rho for _, rho in pairs])
+
+    def _hypergradient(self, oracles: Oracles) -> tuple[Tensor, list[Tensor | None], Vector]:
+        """The loss, the estimate f_x - g_xy w of the gradient of F, and g_y, all at the present x and y."""
+        with torch.enable_grad():
+            loss, f_x, f_y = oracles.f()
+            g_y, implicit = self.inverse(oracles, f_y, self._memory())
+        return loss, [subtract(f, g) for f, g in zip(f_x, implicit, strict=True)], g_y
+
+    def _move_upper(self, oracles: Oracles, estimate: list[Tensor | None], **over: Any) -> None:
+        """One step of ASA on the hypergradient, which stays in ``x.grad``; ``over`` replaces options of the groups."""
+        for x, g in zip(oracles.upper, estimate, strict=True):
+            x.grad = None if g is None else g.to(x.dtype)
+        for group in self._of("upper"):
+            xs: list[Tensor] = []
+            gs: list[Tensor] = []
+            self._init_group(group, xs, gs)
+            if xs:
+                step_group({**group, **over}, xs, gs, [self.state[x] for x in xs])
+
+    def _move_lower(self, oracles: Oracles, g_y: Vector, factor: float = 1.0) -> None:
+        """``y <- Proj_Y[y - factor lr g_y]``. The paper adds, although y minimizes g."""
+        found = iter(g_y)
+        for group in self._of("lower"):
+            for y in group["params"]:
+                if y.requires_grad:
+                    descend_(y, next(found), group["lr"] * factor)
+                    projections.apply_(group["project"], y)
+
+    def _count(self) -> None:
+        for group in self._of("lower"):
+            group["t"] += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Torch's state dict with scalings, projections and the inverse as plain values."""
+        packed = super().state_dict()
+        for group in packed["param_groups"]:
+            if group["role"] == "lower":
+                group["project"] = projections.describe(group["project"])
+                group["inverse"] = inverses.describe(group["inverse"])
+        return packed
+
+    def _restored_groups(self, packed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        groups = super()._restored_groups(packed)
+        for k, (group, live) in enumerate(zip(groups, self.param_groups, strict=False)):
+            role, here = group.get("role"), live["role"]
+            remedy = "construct the optimizer with the same upper= and lower= groups in the same order"
+            require(role == here, "role", role, f"group {k} of this optimizer is {here}", remedy)
+            if role == "lower":
+                group["project"] = projections.restore(group["project"], live["project"])
+                group["inverse"] = inverses.restore(group["inverse"], live["inverse"])
+        return groups
+
+
+def subtract(f: Tensor | None, g: Tensor | None) -> Tensor | None:
+    """``f - g``, where None stands for zero."""
+    if f is None or g is None:
+        return f if g is None else -g
+    return f - g
+
+
+def descend_(y: Tensor, g: Tensor, eta: Rate) -> None:
+    """``y <- y - eta g``, in place."""
+    if isinstance(eta, Tensor):
+        y.sub_(g * eta)
+    else:
+        y.sub_(g, alpha=eta)
+
+
+def groups_of(params: ParamsT, role: str) -> list[dict[str, Any]]:
+    """Parameters, named parameters or dicts of them, as param groups of that role."""
+    if isinstance(params, Tensor):
+        raise TypeError(f"{role}: got one tensor; pass a list, {role}=[tensor]")
+    if not isinstance(params, Iterable):
+        raise TypeError(f"{role}: got {type(params).__name__}; pass parameters, such as model.parameters()")
+    given: list[Any] = [*params]
+    require(bool(given), role, given, "must hold at least one parameter", "a generator is empty after its first use")
+    groups: list[dict[str, Any]] = given if isinstance(given[0], dict) else [{"params": given}]
+    for group in groups:
+        said = group.get("role", role)
+        require(said == role, "role", said, f"given as {role}=", "leave the role out, or pass it as the other level")
+    return [{**group, "role": role} for group in groups]
