@@ -2,16 +2,18 @@
 
 from semaopt import baselines as baselines
 from semaopt import estimator as estimator
-from semaopt import losses as losses
 from semaopt import hypergradient as hypergradient
+from semaopt import losses as losses
 from semaopt import projections as projections
 from semaopt import scalings as scalings
 from semaopt import schedules as schedules
 from semaopt._version import __version__ as __version__
 from semaopt.algorithms import ASA as ASA
 from semaopt.algorithms import PDSM as PDSM
-from semaopt.algorithms import PDAda as PDAda
+from semaopt.algorithms import SBMA as SBMA
+from semaopt.algorithms import SCMA as SCMA
 from semaopt.algorithms import SMB as SMB
+from semaopt.algorithms import PDAda as PDAda
 from semaopt.algorithms import Stage as Stage
 from semaopt.algorithms import Stages as Stages
 from semaopt.iterates import Iterates as Iterates

@@ -110,7 +110,7 @@ class SemaOptimizer(Optimizer):
             xs.append(x)
             gs.append(x.grad)
             state = self.state[x]
-            if not state:
+            if "step" not in state:
                 buffers = ("v", *group["scaling"].buffers)
                 state.update(zero_state(x, buffers, weights=group["bias_correction"]))
 

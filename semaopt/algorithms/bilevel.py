@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,7 +11,8 @@ from torch.optim.optimizer import ParamsT
 from semaopt import projections
 from semaopt._check import check_rate, require
 from semaopt.algorithms.asa import step_group
-from semaopt.algorithms.base import SemaOptimizer
+from semaopt.algorithms.base import SemaOptimizer, zero_state
+from semaopt.algorithms.minmax import SGD, _groups
 from semaopt.estimator import Rate
 from semaopt.hypergradient import inverses
 from semaopt.hypergradient.oracles import Closure, Oracles
@@ -44,8 +44,8 @@ class BilevelOptimizer(SemaOptimizer):
         check_rate("lower_lr", defaults["lower_lr"], "below 2/|g_yy|; try 0.1")
         check_rate("lower_weight_decay", defaults["lower_weight_decay"], "0.0 turns it off")
         defaults["inverse"] = inverses.resolve(defaults["inverse"])
-        upper_only = {"maximize": False, "differentiable": False, "process_group": None}
-        super().__init__([*groups_of(upper, "upper"), *groups_of(lower, "lower")], {**upper_only, **defaults})
+        fixed = {"maximize": False, "differentiable": False, "weight_decay": 0.0, "process_group": None}
+        super().__init__([*_groups(upper, "upper"), *_groups(lower, "lower")], {**fixed, **defaults})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group with its ``role``, "upper" or "lower"; nothing changes if any of it is wrong."""
@@ -118,8 +118,21 @@ class BilevelOptimizer(SemaOptimizer):
             g_y, implicit = self.inverse(oracles, f_y, self._memory())
         return loss, [subtract(f, g) for f, g in zip(f_x, implicit, strict=True)], g_y
 
-    def _move_upper(self, oracles: Oracles, estimate: list[Tensor | None], **over: Any) -> None:
-        """One step of ASA on the hypergradient, which stays in ``x.grad``; ``over`` replaces options of the groups."""
+    def _init_group(self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor]) -> None:
+        buffers = ("v", *(group["scaling"].buffers if "scaling" in group else ()))
+        for x in group["params"]:
+            if x.grad is None:
+                continue
+            xs.append(x)
+            gs.append(x.grad)
+            if "step" not in self.state[x]:
+                self.state[x].update(zero_state(x, buffers, weights=group.get("bias_correction", False)))
+
+    def _move_upper(self, oracles: Oracles, estimate: list[Tensor | None], factor: float = 1.0, **over: Any) -> None:
+        """One step of ASA, or of SGD in a group without a scaling, on the hypergradient, which stays in ``x.grad``.
+
+        ``factor`` multiplies the step size; ``over`` replaces options of the groups.
+        """
         for x, g in zip(oracles.upper, estimate, strict=True):
             x.grad = None if g is None else g.to(x.dtype)
         for group in self._of("upper"):
@@ -127,7 +140,10 @@ class BilevelOptimizer(SemaOptimizer):
             gs: list[Tensor] = []
             self._init_group(group, xs, gs)
             if xs:
-                step_group({**group, **over}, xs, gs, [self.state[x] for x in xs])
+                options = {**group, **over, "lr": group["lr"] * factor} if factor != 1.0 or over else group
+                if "scaling" not in group:
+                    options = {**options, **SGD}
+                step_group(options, xs, gs, [self.state[x] for x in xs])
 
     def _move_lower(self, oracles: Oracles, g_y: Vector, factor: float = 1.0) -> None:
         """``y <- Proj_Y[y - factor lr g_y]``. The paper adds, although y minimizes g."""
@@ -137,6 +153,17 @@ class BilevelOptimizer(SemaOptimizer):
                 if y.requires_grad:
                     descend_(y, next(found), group["lr"] * factor)
                     projections.apply_(group["project"], y)
+
+    def _descend_lower(self, oracles: Oracles, factor: float = 1.0) -> None:
+        """One step on y alone, with one sample of g."""
+        with torch.enable_grad():
+            g_y = oracles.lower_gradient()
+        self._move_lower(oracles, g_y, factor)
+
+    @property
+    def _t(self) -> int:
+        t: int = self._of("lower")[0]["t"]
+        return t
 
     def _count(self) -> None:
         for group in self._of("lower"):
@@ -176,18 +203,3 @@ def descend_(y: Tensor, g: Tensor, eta: Rate) -> None:
         y.sub_(g * eta)
     else:
         y.sub_(g, alpha=eta)
-
-
-def groups_of(params: ParamsT, role: str) -> list[dict[str, Any]]:
-    """Parameters, named parameters or dicts of them, as param groups of that role."""
-    if isinstance(params, Tensor):
-        raise TypeError(f"{role}: got one tensor; pass a list, {role}=[tensor]")
-    if not isinstance(params, Iterable):
-        raise TypeError(f"{role}: got {type(params).__name__}; pass parameters, such as model.parameters()")
-    given: list[Any] = [*params]
-    require(bool(given), role, given, "must hold at least one parameter", "a generator is empty after its first use")
-    groups: list[dict[str, Any]] = given if isinstance(given[0], dict) else [{"params": given}]
-    for group in groups:
-        said = group.get("role", role)
-        require(said == role, "role", said, f"given as {role}=", "leave the role out, or pass it as the other level")
-    return [{**group, "role": role} for group in groups]

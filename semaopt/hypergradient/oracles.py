@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from semaopt.estimator import state_dtype
-from semaopt.hypergradient.vectors import Vector, flat, unflat
+from semaopt.hypergradient.vectors import Vector, average
 
 Closure = Callable[[], Tensor]
 Partial = list[Tensor | None]  # None stands for zero: autograd found no path
@@ -123,9 +123,17 @@ class Oracles:
 
     def draw(self, *, mixed: bool = False) -> Sample:
         """One call of ``inner``. Without ``mixed`` its graph leaves x out, which is cheaper."""
-        loss = scalar("inner", self._inner()) if mixed else self._without_upper()
-        found = vjp([loss], self.lower, [torch.ones_like(loss)], True, True)
-        g_y: Vector = []
+        g_y = self._gradient(scalar("inner", self._inner()) if mixed else self._without_upper(), True)
+        if not any(g.requires_grad for g in g_y):
+            raise RuntimeError("inner() is linear in the lower parameters and has no minimizer; regularize it")
+        return Sample(self, g_y)
+
+    def lower_gradient(self) -> Vector:
+        """One call of ``inner`` for g_y alone."""
+        return self.decayed(self.vector(self._gradient(self._without_upper(), False), self.lower), self.lower)
+
+    def _gradient(self, loss: Tensor, create: bool) -> Vector:
+        found, g_y = vjp([loss], self.lower, [torch.ones_like(loss)], create, create), []
         for i, (g, y) in enumerate(zip(found, self.lower, strict=True)):
             if g is None:
                 raise RuntimeError(
@@ -133,9 +141,7 @@ class Oracles:
                     "unique; leave it out of lower=, or regularize it in inner()"
                 )
             g_y.append(g)
-        if not any(g.requires_grad for g in g_y):
-            raise RuntimeError("inner() is linear in the lower parameters and has no minimizer; regularize it")
-        return Sample(self, g_y)
+        return g_y
 
     def _without_upper(self) -> Tensor:
         for x in self.upper:
@@ -174,14 +180,7 @@ class Oracles:
 
     def average(self, tensors: Vector) -> Vector:
         """The mean over the ranks."""
-        if self._ranks is None:
-            return tensors
-        import torch.distributed as dist
-
-        mean = flat(tensors)
-        dist.all_reduce(mean, group=self._ranks)
-        mean /= dist.get_world_size(self._ranks)
-        return [part.to(t.dtype) for part, t in zip(unflat(mean, tensors), tensors, strict=True)]
+        return tensors if self._ranks is None else average(tensors, self._ranks)
 
 
 def scalar(name: str, loss: Any) -> Tensor:

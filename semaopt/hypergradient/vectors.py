@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,3 +38,15 @@ def unflat(x: Tensor, like: Sequence[Tensor]) -> Vector:
     """The inverse of :func:`flat`."""
     parts = torch.split(x, [y.numel() for y in like])
     return [part.view(y.shape) for part, y in zip(parts, like, strict=True)]
+
+
+def average(tensors: Vector, process_group: Any) -> Vector:
+    """The mean of each tensor over the ranks of the group; the tensors themselves without one."""
+    if process_group is None:
+        return tensors
+    import torch.distributed as dist
+
+    mean = flat(tensors)
+    dist.all_reduce(mean, group=process_group)
+    mean /= dist.get_world_size(process_group)
+    return [part.to(t.dtype) for part, t in zip(unflat(mean, tensors), tensors, strict=True)]
