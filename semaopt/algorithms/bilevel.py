@@ -12,7 +12,7 @@ from semaopt import projections
 from semaopt._check import check_rate, require
 from semaopt.algorithms.asa import step_group
 from semaopt.algorithms.base import SemaOptimizer, zero_state
-from semaopt.algorithms.minmax import SGD, _groups
+from semaopt.algorithms.minmax import SGD, _groups, _named
 from semaopt.estimator import Rate
 from semaopt.hypergradient import inverses
 from semaopt.hypergradient.oracles import Closure, Oracles
@@ -45,7 +45,7 @@ class BilevelOptimizer(SemaOptimizer):
         check_rate("lower_weight_decay", defaults["lower_weight_decay"], "0.0 turns it off")
         defaults["inverse"] = inverses.resolve(defaults["inverse"])
         fixed = {"maximize": False, "differentiable": False, "weight_decay": 0.0, "process_group": None}
-        super().__init__([*_groups(upper, "upper"), *_groups(lower, "lower")], {**fixed, **defaults})
+        super().__init__(_named([*_groups(upper, "upper"), *_groups(lower, "lower")]), {**fixed, **defaults})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group with its ``role``, "upper" or "lower"; nothing changes if any of it is wrong."""

@@ -11,7 +11,7 @@ from torch.optim.optimizer import ParamsT
 
 from semaopt._check import is_real, require
 from semaopt.algorithms.bilevel import BilevelOptimizer
-from semaopt.estimator import Rate, track_
+from semaopt.estimator import Rate, state_dtype, track_
 from semaopt.hypergradient.dense import hessian_matrix, mixed_matrix
 from semaopt.hypergradient.inverses import Exact, Inverse, Neumann, uniform
 from semaopt.hypergradient.oracles import Closure, Oracles
@@ -123,7 +123,9 @@ class SBMA(BilevelOptimizer):
             seen = [torch.linalg.matrix_norm(factor, 2).item() for factor in factors]
             numbers["bound"] = max([numbers["bound"] or 0.0, *seen])
         C, d = numbers["bound"], sum(y.numel() for y in oracles.lower)
-        h: Tensor = torch.eye(d, dtype=oracles.lower[0].dtype, device=oracles.lower[0].device) * (chosen.terms / C)
+        h: Tensor = torch.eye(d, dtype=state_dtype(oracles.lower[0]), device=oracles.lower[0].device) * (
+            chosen.terms / C
+        )
         for factor in factors[:p]:
             h = h - factor @ h / C
         if not torch.isfinite(h).all():

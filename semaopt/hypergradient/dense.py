@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from semaopt._check import require
+from semaopt.estimator import state_dtype
 from semaopt.hypergradient.oracles import Sample
 from semaopt.hypergradient.vectors import Vector, flat, unflat
 
@@ -40,8 +41,9 @@ def _rows(sample: Sample, inputs: Sequence[Tensor]) -> Tensor:
         blocks = torch.autograd.grad(
             sample.outputs, inputs, vectors, retain_graph=True, is_grads_batched=True, materialize_grads=True
         )
-        found.append(torch.cat([block.flatten(1) for block in blocks], 1))
-    return sample.oracles.average([torch.cat(found)])[0]
+        found.append(torch.cat([block.reshape(len(units), -1) for block in blocks if block.numel()], 1))
+    rows = torch.cat(found)
+    return sample.oracles.average([rows.to(state_dtype(rows))])[0]
 
 
 def solve(matrix: Tensor, f_y: Vector) -> Vector:
