@@ -17,6 +17,9 @@ from semaopt.hypergradient.inverses import Exact, Inverse, Memory, check_count, 
 from semaopt.hypergradient.oracles import Closure, Oracles, Partial
 from semaopt.hypergradient.vectors import Vector, axpy, flat, scaled
 
+#: Enough to average, and for a tracked system to settle.
+MANY = 400
+
 
 @dataclass(frozen=True)
 class Check:
@@ -51,7 +54,7 @@ def check(
     lower: Iterable[Tensor],
     inverse: Inverse | None = None,
     *,
-    estimates: int = 400,
+    estimates: int | None = None,
     samples: int | None = None,
     lower_weight_decay: float = 0.0,
 ) -> Check:
@@ -63,9 +66,9 @@ def check(
     Args:
         outer, inner, upper, lower, lower_weight_decay: as in :class:`semaopt.SMB`.
         inverse: whose estimates; ``TrackedSystem()`` if None. Its memory goes on from one estimate to the next. A
-            ``TrackedSystem`` starts from nothing, so it gets as many steps more, before those that are counted; its
-            step size is the inverse of a measured bound on g_yy, unless it has its own.
-        estimates: how many are averaged.
+            ``TrackedSystem`` starts from nothing, so it gets 400 steps before those that are counted; its step size is
+            the inverse of a measured bound on g_yy, unless it has its own.
+        estimates: how many are averaged; None takes 1 where nothing is random, and 400 else.
         samples: None takes 1 where two calls of each closure give the same value, and 400 else.
 
     >>> x, y = torch.nn.Parameter(torch.tensor([3.0])), torch.nn.Parameter(torch.tensor([2.0]))
@@ -80,13 +83,14 @@ def check(
     xs, ys = [x for x in upper if x.requires_grad], [y for y in lower if y.requires_grad]
     for role, given in (("upper", xs), ("lower", ys)):
         require(bool(given), role, given, "must hold a parameter that requires grad", "a generator is used up once")
-    check_count("estimates", estimates)
     used = resolve(inverse)
     oracles = Oracles(outer, inner, xs, ys, decay=[lower_weight_decay] * len(ys))
     with torch.enable_grad():
-        if samples is None:
-            samples = 1 if outer().item() == outer().item() and inner().item() == inner().item() else 400
+        same = outer().item() == outer().item() and inner().item() == inner().item()
+        samples = (1 if same else MANY) if samples is None else samples
+        estimates = (1 if same and not hasattr(used, "seed") else MANY) if estimates is None else estimates
         check_count("samples", samples)
+        check_count("estimates", estimates)
         exact = exact_hypergradient(oracles, samples)
         found = _estimates(used, oracles, estimates)
     return _compare(exact, found, samples)
@@ -111,7 +115,7 @@ def _estimates(inverse: Inverse, oracles: Oracles, count: int) -> list[Vector]:
     if tracks:
         memory.rates = [1 / power_iteration(oracles, oracles.f()[2])] * len(oracles.lower)
     found = []
-    for t in range(2 * count if tracks else count):
+    for t in range(count + MANY if tracks else count):
         memory.numbers["t"] = t
         _, f_x, f_y = oracles.f()
         _, implicit = inverse(oracles, f_y, memory)

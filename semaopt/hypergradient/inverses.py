@@ -239,7 +239,7 @@ class CG:
             if rr <= self.tolerance**2 * first:
                 break
             product = sample.hessian(direction, keep=True)
-            if curvature(direction, product) <= 0:
+            if not 0 < curvature(direction, product) < math.inf:
                 break
             a = rr / dot(direction, product)
             w, residual = axpy(a, direction, w), axpy(-a, product, residual)
@@ -261,6 +261,9 @@ class Exact:
     """
 
     limit: int = 5000
+
+    def __post_init__(self) -> None:
+        check_count("limit", self.limit)
 
     def __call__(self, oracles: Oracles, f_y: Vector, memory: Memory) -> tuple[Vector, Partial]:
         w = solve(hessian_matrix(oracles.draw(), self.limit), f_y)

@@ -8,7 +8,8 @@ g_y is built once a sample and dies with its :class:`Sample`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from semaopt.estimator import state_dtype
 from semaopt.hypergradient.vectors import Vector, average
 
 Closure = Callable[[], Tensor]
+LINEAR = "inner() is linear in the lower parameters and has no minimizer; regularize it"
 Partial = list[Tensor | None]  # None stands for zero: autograd found no path
 
 
@@ -70,6 +72,8 @@ class Sample:
         """g_yy v and g_xy v from one pass."""
         o, n = self.oracles, len(self.oracles.lower)
         found = self._products(v, o.lower + o.upper, False)
+        if all(h is None for h in found[:n]):
+            raise RuntimeError(LINEAR)
         return o.decayed(o.vector(found[:n], o.lower), v), o.partial(found[n:], "inner")
 
     def _products(self, v: Vector, inputs: list[Tensor], keep: bool) -> Sequence[Tensor | None]:
@@ -123,17 +127,31 @@ class Oracles:
 
     def draw(self, *, mixed: bool = False) -> Sample:
         """One call of ``inner``. Without ``mixed`` its graph leaves x out, which is cheaper."""
-        g_y = self._gradient(scalar("inner", self._inner()) if mixed else self._without_upper(), True)
+        with self._without([] if mixed else self.upper):
+            g_y = self._gradient(True)
         if not any(g.requires_grad for g in g_y):
-            raise RuntimeError("inner() is linear in the lower parameters and has no minimizer; regularize it")
+            raise RuntimeError(LINEAR)
         return Sample(self, g_y)
 
     def lower_gradient(self) -> Vector:
         """One call of ``inner`` for g_y alone."""
-        return self.decayed(self.vector(self._gradient(self._without_upper(), False), self.lower), self.lower)
+        with self._without(self.upper):
+            return self.decayed(self.vector(self._gradient(False), self.lower), self.lower)
 
-    def _gradient(self, loss: Tensor, create: bool) -> Vector:
-        found, g_y = vjp([loss], self.lower, [torch.ones_like(loss)], create, create), []
+    @contextmanager
+    def _without(self, xs: list[Tensor]) -> Iterator[None]:
+        """Graphs that are built in the block do not reach ``xs``."""
+        for x in xs:
+            x.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for x in xs:
+                x.requires_grad_(True)
+
+    def _gradient(self, create: bool) -> Vector:
+        loss, g_y = scalar("inner", self._inner()), []
+        found = vjp([loss], self.lower, [torch.ones_like(loss)], create, create)
         for i, (g, y) in enumerate(zip(found, self.lower, strict=True)):
             if g is None:
                 raise RuntimeError(
@@ -142,15 +160,6 @@ class Oracles:
                 )
             g_y.append(g)
         return g_y
-
-    def _without_upper(self) -> Tensor:
-        for x in self.upper:
-            x.requires_grad_(False)
-        try:
-            return scalar("inner", self._inner())
-        finally:
-            for x in self.upper:
-                x.requires_grad_(True)
 
     def vector(self, found: Sequence[Tensor | None], like: Sequence[Tensor]) -> Vector:
         """Gradients or products, with zeros for None, in the dtype they are added up in, averaged over the ranks."""
