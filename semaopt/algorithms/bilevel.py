@@ -64,14 +64,17 @@ class BilevelOptimizer(SemaOptimizer):
         options = {name: value for name, value in given.items() if name not in LOWER}
         if role == "lower":
             options = {"beta": None, **{name: given[key] for key, name in LOWER.items() if name}, **COUNTS}
-        for name in (self.defaults.keys() | COUNTS.keys()) & param_group.keys() - options.keys():
+        known = {*given, *COUNTS, "scaling", "bias_correction", "clip_scaling", "decoupled_weight_decay"}
+        for name in known & param_group.keys() - options.keys():
             raise ValueError(
-                f"{name}={param_group[name]!r}: a {role} group has no such option; it has {', '.join(sorted(options))}"
+                f"{name}={param_group[name]!r}: a group of role {role!r} has no such option; it has "
+                f"{', '.join(sorted(options))}"
             )
         group = {**options, **param_group}
+        averaged = options["beta"] is not None or group["beta"] is None
+        require(averaged, "beta", group["beta"], f"a group of role {role!r} is not averaged here", "leave it out")
         if role == "lower":
-            require(group["beta"] is None, "beta", group["beta"], "a lower group is not averaged", "leave it out")
-            same = group["inverse"] == self.defaults["inverse"]
+            same = group["inverse"] == given["inverse"]
             require(same, "inverse", group["inverse"], "all lower groups share one inverse", "give it to the optimizer")
             projections.check(group["project"])
         elif group["maximize"]:
@@ -179,12 +182,13 @@ class BilevelOptimizer(SemaOptimizer):
         return packed
 
     def _restored_groups(self, packed: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        groups = super()._restored_groups(packed)
-        for k, (group, live) in enumerate(zip(groups, self.param_groups, strict=False)):
-            role, here = group.get("role"), live["role"]
+        for k, (given, live) in enumerate(zip(packed, self.param_groups, strict=False)):
+            role, here = given.get("role"), live["role"]
             remedy = "construct the optimizer with the same upper= and lower= groups in the same order"
             require(role == here, "role", role, f"group {k} of this optimizer is {here}", remedy)
-            if role == "lower":
+        groups = super()._restored_groups(packed)
+        for group, live in zip(groups, self.param_groups, strict=False):
+            if live["role"] == "lower":
                 group["project"] = projections.restore(group["project"], live["project"])
                 group["inverse"] = inverses.restore(group["inverse"], live["inverse"])
         return groups

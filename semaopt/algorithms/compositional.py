@@ -139,7 +139,7 @@ class SCMA(SemaOptimizer):
             return None
         require(blocks is not None, "index", index, "this optimizer has one z", "construct it with blocks=n")
         rows = torch.as_tensor(index)
-        ok = rows.dim() == 1 and rows.dtype in (torch.int64, torch.int32)
+        ok = rows.dim() == 1 and (rows.numel() == 0 or rows.dtype in (torch.int64, torch.int32))
         require(ok, "index", index, "must be a vector of whole numbers", "the blocks whose rows inner() gives")
         inside = rows.numel() == 0 or (int(rows.min()) >= 0 and int(rows.max()) < blocks)
         require(inside, "index", index, f"must lie in 0..{blocks - 1}", "blocks=n is their number")

@@ -129,9 +129,7 @@ class SBMA(BilevelOptimizer):
         for factor in factors[:p]:
             h = h - factor @ h / C
         if not torch.isfinite(h).all():
-            raise RuntimeError(
-                f"bound={C:g}: the product of {p} factors I - O_gyy/bound overflows; give a larger bound"
-            )
+            raise RuntimeError(f"bound={C:g}: a product of {p} factors I - O_gyy/bound overflows; give a larger bound")
         return h
 
     def _track(self, oracles: Oracles, key: str, sample: Tensor, clip: Projection | None = None) -> Tensor:

@@ -39,9 +39,11 @@ def _rows(sample: Sample, inputs: Sequence[Tensor]) -> Tensor:
         split = torch.split(units, [y.numel() for y in lower], dim=1)
         vectors = [split[i].reshape(-1, *lower[i].shape).to(lower[i].dtype) for i in sample.curved]
         blocks = torch.autograd.grad(
-            sample.outputs, inputs, vectors, retain_graph=True, is_grads_batched=True, materialize_grads=True
+            sample.outputs, inputs, vectors, retain_graph=True, is_grads_batched=True, allow_unused=True
         )
-        found.append(torch.cat([block.reshape(len(units), -1) for block in blocks if block.numel()], 1))
+        n = len(units)
+        full = [units.new_zeros(n, x.numel()) if g is None else g for g, x in zip(blocks, inputs, strict=True)]
+        found.append(torch.cat([block.reshape(n, -1) for block in full if block.numel()], 1))
     rows = torch.cat(found)
     return sample.oracles.average([rows.to(state_dtype(rows))])[0]
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from semaopt._check import is_real, require
 from semaopt.algorithms.bilevel import BilevelOptimizer
 from semaopt.estimator import Rate
 from semaopt.hypergradient.inverses import Inverse, Neumann
@@ -54,6 +55,8 @@ class TTSA(BilevelOptimizer):
         process_group: Any = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "upper", "lower", "__class__")}
+        pair = isinstance(powers, (tuple, list)) and len(powers) == 2 and all(is_real(a) and a >= 0 for a in powers)
+        require(pair, "powers", powers, "must be two numbers >= 0, of y and of x", "the paper's are (0.4, 0.6)")
         given["inverse"] = Neumann() if inverse is None else inverse
         super().__init__(upper, lower, {**given, "beta": None})
 
