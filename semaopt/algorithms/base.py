@@ -25,6 +25,9 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
     "clip_scaling": lambda value: None if value is None else check_bounds("clip_scaling", value),
 }
 
+#: The options that a group of some optimizer has: one that lacks it refuses it.
+OPTIONS = {*_CHECKS, "scaling"}
+
 
 def check_group(group: Mapping[str, Any]) -> None:
     """Raise for the first hyper-parameter of a param group that breaks its rule.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,78 +11,54 @@ from torch.optim.optimizer import ParamsT
 from semaopt import projections
 from semaopt._check import check_rate, require
 from semaopt.algorithms.asa import step_group
-from semaopt.algorithms.base import SemaOptimizer, zero_state
-from semaopt.algorithms.minmax import SGD, _groups, _named
+from semaopt.algorithms.base import zero_state
+from semaopt.algorithms.sides import SGD, TwoSided
 from semaopt.estimator import Rate
 from semaopt.hypergradient import inverses
 from semaopt.hypergradient.oracles import Closure, Oracles
 from semaopt.hypergradient.vectors import Vector
 
-ROLES = ("upper", "lower")
 
-#: The defaults that an upper group lacks, and what they are called in a lower group.
-LOWER = {
-    "lower_lr": "lr",
-    "lower_weight_decay": "weight_decay",
-    "project": "project",
-    "inverse": "inverse",
-    "process_group": None,
-}
-
-#: What a lower group has beside its options: the steps taken and the curvature bound of the inverse, as it is now.
-COUNTS: dict[str, Any] = {"t": 0, "bound": None}
-
-
-class BilevelOptimizer(SemaOptimizer):
+class BilevelOptimizer(TwoSided):
     r"""For :math:`\min_x f(x, y^*(x))`, :math:`y^*(x) = \arg\min_{y\in Y} g(x, y)`: groups of role "upper" and "lower".
 
-    ``defaults`` holds what an upper group starts from, and those of :data:`LOWER`, from which a lower group starts. A
-    lower group is not averaged: its ``beta`` is None, so a schedule moves its lr alone.
+    A lower group also has ``t``, the steps taken, and ``bound``, the curvature bound of the inverse as it is now.
     """
+
+    roles: ClassVar[tuple[str, str]] = ("upper", "lower")
+    kind: ClassVar[tuple[str, str]] = ("bilevel", "level")
+    second: ClassVar[dict[str, str | None]] = {
+        "lower_lr": "lr",
+        "lower_weight_decay": "weight_decay",
+        "project": "project",
+        "inverse": "inverse",
+        "process_group": None,
+    }
 
     def __init__(self, upper: ParamsT, lower: ParamsT, defaults: dict[str, Any]) -> None:
         check_rate("lower_lr", defaults["lower_lr"], "below 2/|g_yy|; try 0.1")
         check_rate("lower_weight_decay", defaults["lower_weight_decay"], "0.0 turns it off")
-        defaults["inverse"] = inverses.resolve(defaults["inverse"])
-        fixed = {"maximize": False, "differentiable": False, "weight_decay": 0.0, "process_group": None}
-        super().__init__(_named([*_groups(upper, "upper"), *_groups(lower, "lower")]), {**fixed, **defaults})
+        super().__init__(upper, lower, {**defaults, "inverse": inverses.resolve(defaults["inverse"])})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group with its ``role``, "upper" or "lower"; nothing changes if any of it is wrong."""
-        if isinstance(param_group, dict):
-            role = param_group.get("role")
-            remedy = "say which level it is: {'params': ..., 'role': 'upper'} or 'lower'"
-            require(role in ROLES, "role", role, "a param group of a bilevel optimizer must have one", remedy)
         super().add_param_group(param_group)
-        for x in self.param_groups[-1]["params"]:
-            if x.is_complex():
-                del self.param_groups[-1]
-                raise TypeError("complex parameters: pass torch.view_as_real(x), pairs of reals")
+        if any(x.is_complex() for x in self.param_groups[-1]["params"]):
+            self.param_groups.pop()
+            raise TypeError("complex parameters have no hypergradient here: pass torch.view_as_real(x), pairs of reals")
+
+    def _options(self, role: str) -> dict[str, Any]:
+        options = super()._options(role)
+        return {**options, "t": 0, "bound": None} if role == "lower" else options
 
     def _complete(self, param_group: dict[str, Any]) -> dict[str, Any]:
-        role, given = param_group["role"], self.defaults
-        options = {name: value for name, value in given.items() if name not in LOWER}
-        if role == "lower":
-            options = {"beta": None, **{name: given[key] for key, name in LOWER.items() if name}, **COUNTS}
-        known = {*given, *COUNTS, "scaling", "bias_correction", "clip_scaling", "decoupled_weight_decay"}
-        for name in known & param_group.keys() - options.keys():
-            raise ValueError(
-                f"{name}={param_group[name]!r}: a group of role {role!r} has no such option; it has "
-                f"{', '.join(sorted(options))}"
-            )
-        group = {**options, **param_group}
-        averaged = options["beta"] is not None or group["beta"] is None
-        require(averaged, "beta", group["beta"], f"a group of role {role!r} is not averaged here", "leave it out")
-        if role == "lower":
-            same = group["inverse"] == given["inverse"]
+        group = super()._complete(param_group)
+        if group["role"] == "lower":
+            same = group["inverse"] == self.defaults["inverse"]
             require(same, "inverse", group["inverse"], "all lower groups share one inverse", "give it to the optimizer")
-            projections.check(group["project"])
         elif group["maximize"]:
             raise ValueError("maximize=True: return the negative loss from outer() instead")
         return group
-
-    def _of(self, role: str) -> list[dict[str, Any]]:
-        return [group for group in self.param_groups if group["role"] == role]
 
     @property
     def inverse(self) -> inverses.Inverse:
@@ -121,16 +97,6 @@ class BilevelOptimizer(SemaOptimizer):
             g_y, implicit = self.inverse(oracles, f_y, self._memory())
         return loss, [subtract(f, g) for f, g in zip(f_x, implicit, strict=True)], g_y
 
-    def _init_group(self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor]) -> None:
-        buffers = ("v", *(group["scaling"].buffers if "scaling" in group else ()))
-        for x in group["params"]:
-            if x.grad is None:
-                continue
-            xs.append(x)
-            gs.append(x.grad)
-            if "step" not in self.state[x]:
-                self.state[x].update(zero_state(x, buffers, weights=group.get("bias_correction", False)))
-
     def _move_upper(self, oracles: Oracles, estimate: list[Tensor | None], factor: float = 1.0, **over: Any) -> None:
         """One step of ASA, or of SGD in a group without a scaling, on the hypergradient, which stays in ``x.grad``.
 
@@ -148,7 +114,7 @@ class BilevelOptimizer(SemaOptimizer):
                     options = {**options, **SGD}
                 step_group(options, xs, gs, [self.state[x] for x in xs])
 
-    def _move_lower(self, oracles: Oracles, g_y: Vector, factor: float = 1.0) -> None:
+    def _move_lower(self, g_y: Vector, factor: float = 1.0) -> None:
         """``y <- Proj_Y[y - factor lr g_y]``. The paper adds, although y minimizes g."""
         found = iter(g_y)
         for group in self._of("lower"):
@@ -161,7 +127,7 @@ class BilevelOptimizer(SemaOptimizer):
         """One step on y alone, with one sample of g."""
         with torch.enable_grad():
             g_y = oracles.lower_gradient()
-        self._move_lower(oracles, g_y, factor)
+        self._move_lower(g_y, factor)
 
     @property
     def _t(self) -> int:
@@ -171,25 +137,24 @@ class BilevelOptimizer(SemaOptimizer):
     def _count(self) -> None:
         for group in self._of("lower"):
             group["t"] += 1
+            for y in group["params"]:
+                state = self.state[y]
+                if "step" not in state:
+                    state.update(zero_state(y, ()))  # torch.distributed.checkpoint wants a state for every parameter
+                state["step"] += 1
 
     def state_dict(self) -> dict[str, Any]:
         """Torch's state dict with scalings, projections and the inverse as plain values."""
         packed = super().state_dict()
         for group in packed["param_groups"]:
             if group["role"] == "lower":
-                group["project"] = projections.describe(group["project"])
                 group["inverse"] = inverses.describe(group["inverse"])
         return packed
 
     def _restored_groups(self, packed: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        for k, (given, live) in enumerate(zip(packed, self.param_groups, strict=False)):
-            role, here = given.get("role"), live["role"]
-            remedy = "construct the optimizer with the same upper= and lower= groups in the same order"
-            require(role == here, "role", role, f"group {k} of this optimizer is {here}", remedy)
         groups = super()._restored_groups(packed)
         for group, live in zip(groups, self.param_groups, strict=False):
             if live["role"] == "lower":
-                group["project"] = projections.restore(group["project"], live["project"])
                 group["inverse"] = inverses.restore(group["inverse"], live["inverse"])
         return groups
 

@@ -98,7 +98,7 @@ class SBMA(BilevelOptimizer):
             h = self._inverse_sample(oracles)
             sample = oracles.draw(mixed=True)
             g_xy, g_y = mixed_matrix(sample), sample.g_y
-        lam, c_fy, c_gxy = (self.defaults[name] for name in ("lam", "c_fy", "c_gxy"))
+        lam, c_fy, c_gxy = (self.param_groups[0][name] for name in ("lam", "c_fy", "c_gxy"))
         known = [torch.zeros_like(x) if f is None else f for f, x in zip(f_x, oracles.upper, strict=True)]
         u = self._track(oracles, "u", flat(known))
         v = self._track(oracles, "v", flat(f_y), c_fy and Ball(c_fy))
@@ -107,7 +107,7 @@ class SBMA(BilevelOptimizer):
         H = self._track(oracles, "H", h, lam and SpectralBall(1 / lam))
         # The pieces are averaged already: the step on x takes their product as it is.
         self._move_upper(oracles, [*unflat(u - V @ (H @ v), oracles.upper)], beta=0.0)
-        self._move_lower(oracles, g_y)
+        self._move_lower(g_y)
         self._count()
         return loss
 

@@ -92,6 +92,6 @@ class SMB(BilevelOptimizer):
         oracles = self._oracles(outer, inner)
         loss, estimate, g_y = self._hypergradient(oracles)  # lines 3, 4
         self._move_upper(oracles, estimate)  # lines 5, 6
-        self._move_lower(oracles, g_y)  # line 7, with the sign that descends
+        self._move_lower(g_y)  # line 7, with the sign that descends
         self._count()
         return loss

@@ -33,7 +33,7 @@ class HyperCleaning:
         require(0 <= corruption < 1, "corruption", corruption, "must lie in [0, 1)", "the experiments have 0.4")
         self.generator = torch.Generator().manual_seed(seed)
         images, digits = load_digits()
-        order = torch.randperm(len(images), generator=self.generator).split(list(SIZES.values()))
+        order = torch.split(torch.randperm(len(images), generator=self.generator), list(SIZES.values()))
         self.data = {name: (images[i], digits[i]) for name, i in zip(SIZES, order, strict=True)}
         a, b = self.data["train"]
         self.wrong = torch.zeros(len(b), dtype=torch.bool)
@@ -50,7 +50,7 @@ class HyperCleaning:
         """Shuffled epochs without end; an incomplete last batch is left out."""
         while True:
             order = torch.randperm(len(tensors[0]), generator=self.generator)
-            parts = [tensor[order].split(size) for tensor in tensors]
+            parts = [torch.split(tensor[order], size) for tensor in tensors]
             for k in range(len(order) // size):
                 yield [part[k] for part in parts]
 
@@ -69,7 +69,7 @@ class HyperCleaning:
     def accuracy(self, part: str = "valid") -> float:
         """The share of right answers on ``"valid"`` or ``"test"``."""
         a, b = self.data[part]
-        return (self.model(a).argmax(1) == b).double().mean().item()
+        return float((self.model(a).argmax(1) == b).double().mean())
 
 
 def load_digits() -> tuple[Tensor, Tensor]:

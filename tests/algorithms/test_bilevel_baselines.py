@@ -101,7 +101,9 @@ def test_wrong_options():
         BSA([x], [y], lower_steps=0)
     with pytest.raises(ValueError, match=r"powers=\(0\.4,\): must be two numbers >= 0, of y and of x"):
         TTSA([x], [y], powers=(0.4,))
-    with pytest.raises(ValueError, match=r"scaling='adam': a group of role 'upper' has no such option"):
+    with pytest.raises(ValueError, match=r"scaling='adam': an upper group has no such option"):
         SOBA([{"params": [x], "scaling": "adam"}], [y])
-    with pytest.raises(ValueError, match=r"beta=0\.5: a group of role 'upper' is not averaged here; leave it out"):
+    with pytest.raises(ValueError, match=r"scaling='adam': a primal group has no such option"):
+        semaopt.baselines.SGDA([{"params": [x], "scaling": "adam"}], [y])
+    with pytest.raises(ValueError, match=r"beta=0\.5: the upper variables of SOBA are not averaged; leave it out"):
         SOBA([{"params": [x], "beta": 0.5}], [y])

@@ -234,19 +234,17 @@ def test_errors_name_the_value_the_rule_and_the_remedy():
         semaopt.SMB([x], [])
     with pytest.raises(ValueError, match=r"given twice, at group 0, position 0 and at group 1, position 0"):
         semaopt.SMB([x], [x])
-    with pytest.raises(ValueError, match=r"beta=0\.5: a group of role 'lower' is not averaged here; leave it out"):
+    with pytest.raises(ValueError, match=r"beta=0\.5: the lower variables of SMB are not averaged; leave it out"):
         semaopt.SMB([x], [{"params": [y], "beta": 0.5}])
-    with pytest.raises(
-        ValueError, match=r"scaling='adam': a group of role 'lower' has no such option; it has .*project"
-    ):
+    with pytest.raises(ValueError, match=r"scaling='adam': a lower group has no such option; it has .*project"):
         semaopt.SMB([x], [{"params": [y], "scaling": "adam"}])
-    with pytest.raises(ValueError, match=r"project=.*: a group of role 'upper' has no such option"):
+    with pytest.raises(ValueError, match=r"project=.*: an upper group has no such option"):
         semaopt.SMB([{"params": [x], "project": None}], [y])
     with pytest.raises(ValueError, match=r"inverse=.*: all lower groups share one inverse"):
         semaopt.SMB([x], [{"params": [y], "inverse": CG(3)}])
     with pytest.raises(TypeError, match=r"inverse='cg': must be an object of semaopt\.hypergradient"):
         semaopt.SMB([x], [y], inverse="cg")
-    with pytest.raises(TypeError, match=r"complex parameters: pass torch\.view_as_real"):
+    with pytest.raises(TypeError, match=r"complex parameters have no hypergradient here: pass torch\.view_as_real"):
         semaopt.SMB([nn.Parameter(torch.ones(1, dtype=torch.complex64))], [y])
     optimizer = semaopt.SMB([x], [y])
     with pytest.raises(ValueError, match=r"role=None: a param group of a bilevel optimizer must have one"):

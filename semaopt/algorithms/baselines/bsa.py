@@ -66,7 +66,7 @@ class BSA(BilevelOptimizer):
     def step(self, outer: Closure, inner: Closure) -> Tensor:  # type: ignore[override]
         """One step on x; returns the loss of ``outer``. The loop calls ``inner`` ``lower_steps`` times."""
         oracles = self._oracles(outer, inner)
-        for s in range(self.defaults["lower_steps"]):
+        for s in range(self.param_groups[0]["lower_steps"]):
             self._descend_lower(oracles, self._decay(s))
         loss, estimate, _ = self._hypergradient(oracles)
         self._move_upper(oracles, estimate)

@@ -61,6 +61,6 @@ class SOBA(BilevelOptimizer):
         oracles = self._oracles(outer, inner)
         loss, estimate, g_y = self._hypergradient(oracles)
         self._move_upper(oracles, estimate)
-        self._move_lower(oracles, g_y)
+        self._move_lower(g_y)
         self._count()
         return loss

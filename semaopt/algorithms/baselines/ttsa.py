@@ -64,7 +64,7 @@ class TTSA(BilevelOptimizer):
     def step(self, outer: Closure, inner: Closure) -> Tensor:  # type: ignore[override]
         """One step; ``outer`` is called once, ``inner`` once more than the inverse says. Returns the outer loss."""
         oracles = self._oracles(outer, inner)
-        t, (lower_power, upper_power) = self._t + 1, self.defaults["powers"]
+        t, (lower_power, upper_power) = self._t + 1, self.param_groups[0]["powers"]
         self._descend_lower(oracles, t**-lower_power)
         loss, estimate, _ = self._hypergradient(oracles)
         self._move_upper(oracles, estimate, t**-upper_power)
