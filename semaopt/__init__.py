@@ -2,6 +2,7 @@
 
 from semaopt import baselines as baselines
 from semaopt import estimator as estimator
+from semaopt import hypergradient as hypergradient
 from semaopt import kernels as kernels
 from semaopt import losses as losses
 from semaopt import projections as projections
@@ -10,6 +11,9 @@ from semaopt import schedules as schedules
 from semaopt._version import __version__ as __version__
 from semaopt.algorithms import ASA as ASA
 from semaopt.algorithms import PDSM as PDSM
+from semaopt.algorithms import SBMA as SBMA
+from semaopt.algorithms import SCMA as SCMA
+from semaopt.algorithms import SMB as SMB
 from semaopt.algorithms import PDAda as PDAda
 from semaopt.algorithms import Stage as Stage
 from semaopt.algorithms import Stages as Stages

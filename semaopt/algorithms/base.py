@@ -32,6 +32,9 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
     "clip_scaling": lambda value: None if value is None else check_bounds("clip_scaling", value),
 }
 
+#: The options that a group of some optimizer has: one that lacks it refuses it.
+OPTIONS = {*_CHECKS, "scaling"}
+
 
 #: A group, its parameters that have a gradient, these gradients, and their states.
 Ready = tuple[dict[str, Any], list[Tensor], list[Tensor], list[dict[str, Any]]]
@@ -159,7 +162,7 @@ class SemaOptimizer(Optimizer):
                 continue
             xs.append(x)
             gs.append(g)
-            if not self.state[x]:
+            if "step" not in self.state[x]:
                 self._init_state(group, i, x)
 
     def _init_state(self, group: dict[str, Any], i: int, x: Tensor) -> None:

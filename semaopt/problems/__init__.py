@@ -1,0 +1,1 @@
+"""Test beds with known constants."""

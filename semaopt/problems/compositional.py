@@ -1,0 +1,91 @@
+"""A compositional test bed with a closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from semaopt._check import require
+
+
+@dataclass
+class QuadraticComposition:
+    r"""The squared distance of an expected linear map from a target: :math:`F(x) = \tfrac12|E[A_\xi x + b_\xi] - c|^2`.
+
+    The entries of :math:`A_\xi` and :math:`b_\xi` have standard deviation ``noise`` around A and b, so
+
+    .. math::
+        \nabla F(x) = A^\top(Ax + b - c), \qquad
+        E\,\nabla\tfrac12|g(x;\xi) - c|^2 = \nabla F(x) + m\,\text{noise}^2 x
+
+    with m the number of rows: whoever puts a sample inside f minimizes something else, by a known amount.
+
+    Args:
+        d, m: the dimensions of x and of g.
+        lam, C: the smallest and the largest singular value of A, so mu = lam^2 and L_F = C^2.
+        noise: of a sample.
+        seed: of the problem and of the samples.
+
+    >>> from semaopt.problems.compositional import QuadraticComposition
+    >>> problem = QuadraticComposition(noise=0.0)
+    >>> x = problem.start()
+    >>> torch.autograd.grad(problem.outer(problem.inner(x)()), x)[0].allclose(problem.gradient(x))
+    True
+    """
+
+    d: int = 4
+    m: int = 5
+    lam: float = 0.5
+    C: float = 1.0
+    noise: float = 0.3
+    seed: int = 0
+    dtype: torch.dtype = torch.float64
+    A: Tensor = field(init=False, repr=False)
+    b: Tensor = field(init=False, repr=False)
+    c: Tensor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        require(1 <= self.d <= self.m, "d", self.d, f"must lie in 1..{self.m}", "A must have full column rank")
+        self.generator = torch.Generator().manual_seed(self.seed)
+        u, _, vh = torch.linalg.svd(self._randn(self.m, self.d), full_matrices=False)
+        self.A = u @ torch.diag(torch.linspace(self.lam, self.C, self.d, dtype=self.dtype)) @ vh
+        self.b, self.c = self._randn(self.m), self._randn(self.m)
+
+    def _randn(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=self.generator, dtype=self.dtype)
+
+    def start(self) -> Parameter:
+        """X at random."""
+        return Parameter(self._randn(self.d))
+
+    def inner(self, x: Tensor) -> Callable[[], Tensor]:
+        """() -> a fresh sample of g."""
+
+        def g() -> Tensor:
+            A, b = self.A + self.noise * self._randn(self.m, self.d), self.b + self.noise * self._randn(self.m)
+            return A @ x + b
+
+        return g
+
+    def outer(self, z: Tensor) -> Tensor:
+        """f(z)."""
+        return (z - self.c).square().sum() / 2
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """The gradient of F at x."""
+        return self.A.T @ (self.A @ x.detach() + self.b - self.c)
+
+    def minimizer(self) -> Tensor:
+        """Where F is smallest."""
+        found: Tensor = torch.linalg.lstsq(self.A, self.c - self.b).solution
+        return found
+
+    def naive_minimizer(self) -> Tensor:
+        """What stochastic gradient descent on f(g(x; xi)) tends to."""
+        shift = self.m * self.noise**2 * torch.eye(self.d, dtype=self.dtype)
+        found: Tensor = torch.linalg.solve(self.A.T @ self.A + shift, self.A.T @ (self.c - self.b))
+        return found
