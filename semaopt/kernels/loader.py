@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 #: The same number is in step.h: a library of other sources is not used.
-INTERFACE = 2
+INTERFACE = 3
 HERE = Path(__file__).parent
 LIBRARY = HERE / "_step.so"
 #: Written by setup.py when compiling failed: why.
@@ -59,6 +59,9 @@ class Library:
             python.semaopt_step, integer, pointer, integer, obj, obj, obj, obj, ctypes.c_char_p, ctypes.c_int
         )
         self.stream = _typed(c.semaopt_stream, None, pointer, pointer, pointer, integer, integer, ctypes.c_int)
+        self.auc = _typed(
+            c.semaopt_auc, ctypes.c_int, pointer, pointer, pointer, integer, ctypes.c_int, ctypes.c_int, pointer
+        )
         self.threads = _typed(c.semaopt_threads, ctypes.c_int, ctypes.c_int)
         self._use_isa = _typed(c.semaopt_use_isa, ctypes.c_int, ctypes.c_int)
         self.isa = next(name for name in reversed(ISAS) if self.use_isa(name))

@@ -1,12 +1,15 @@
-"""The objective of AUC maximization: as torch differentiates it, and in closed form for the usual case."""
+"""The objective of AUC maximization: as torch differentiates it, and in closed form for one class on the CPU."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+
+from semaopt._check import require
+from semaopt.kernels.auc import Numbers, auc, auc_loop
 
 _transformed = getattr(torch._C, "_are_functorch_transforms_active", None)
 
@@ -20,38 +23,37 @@ def objective(h: Tensor, w: Tensor, p: Tensor, *, s: Tensor, r: Tensor, y: Tenso
 
 
 class ClosedForm(torch.autograd.Function):
-    """:func:`objective` of one class on the CPU: a third of its operations, the gradients without a graph.
+    """:func:`objective` of one class, with its gradients from the same pass and no graph.
 
-    Numbers are Python's here: on the CPU they cost nothing to read. Second derivatives go through :func:`objective`.
+    Second derivatives go through :func:`objective`.
     """
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, s: Tensor, r: Tensor, y: Tensor, w: Tensor, p: Tensor) -> Tensor:  # noqa: PLR0917
-        h = scores.view(-1)
-        b = p - w
-        d = h - torch.lerp(r, s, w)
-        e = b.abs().mul_(d)
-        total = torch.dot(e, d)
-        linear, y_, p_, n = torch.dot(b, h).item(), y.item(), p.item(), h.shape[0]
-        spread = p_ * (1 - p_)
-        ctx.save_for_backward(scores, s, r, y, w, p)
-        ctx.parts = e, b, linear / n - spread * y_, y_
-        return total.fill_((total.item() + 2 * (1 + y_) * linear) / n - spread * y_ * y_)
+    def forward(  # noqa: PLR0917  # torch differentiates by each argument
+        ctx: Any, scores: Tensor, s: Tensor, r: Tensor, y: Tensor, labels: Tensor, p: Tensor, validate: bool
+    ) -> Tensor:
+        numbers = Numbers(p.item(), s.item(), r.item(), y.item())
+        found = auc(scores, labels, numbers)
+        if found is None:
+            found = auc_loop(scores, positive(labels, scores.dtype, validate=validate), numbers)
+        elif found.wrong and validate:
+            refuse(labels)
+        ctx.save_for_backward(scores, s, r, y, labels, p)
+        ctx.found = found
+        return torch.full((), found.value, dtype=scores.dtype)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # create_graph=True
-            scores, s, r, y, w, p = ctx.saved_tensors
-            value = objective(scores.reshape(-1, 1), w.unsqueeze(1), p, s=s, r=r, y=y)
+            scores, s, r, y, labels, p = ctx.saved_tensors
+            w = positive(labels, scores.dtype, validate=False)
+            value = objective(scores.reshape(-1, 1), w.reshape(-1, 1), p, s=s, r=r, y=y)
             wanted = [z for z, need in zip((scores, s, r, y), ctx.needs_input_grad, strict=False) if need]
             found = iter(torch.autograd.grad(value, wanted, g, create_graph=True))
-            return *(next(found) if need else None for need in ctx.needs_input_grad[:4]), None, None
-        e, b, slope, y_ = ctx.parts
-        n, twice = e.shape[0], 2 * g.item()
-        positive, total = torch.dot(ctx.saved_tensors[4], e).item() / n, e.sum().item() / n
-        g_h = torch.add(e, b, alpha=1 + y_).mul_(twice / n).view(ctx.saved_tensors[0].shape)
-        numbers = [-twice * positive, -twice * (total - positive), twice * slope]
-        return g_h, *torch.tensor(numbers, dtype=e.dtype).view(3, 1).unbind(), None, None
+            return *(next(found) if need else None for need in ctx.needs_input_grad[:4]), None, None, None
+        at, outer = ctx.found, g.item()
+        numbers = [outer * at.by_s, outer * at.by_r, outer * at.by_y]
+        return at.by_scores * g, *torch.tensor(numbers, dtype=g.dtype).view(3, 1).unbind(), None, None, None
 
 
 def unseen() -> bool:
@@ -62,3 +64,35 @@ def unseen() -> bool:
         and forward_ad._current_level < 0
         and not torch.compiler.is_compiling()
     )
+
+
+def positive(b: Tensor, dtype: torch.dtype, *, validate: bool) -> Tensor:
+    """1 for a positive label and 0 for a negative one, which may be written 0 or -1."""
+    if b.dtype == torch.bool:
+        return b.to(dtype)
+    if validate:
+        if torch.equal(b * b, b):  # all are 0 or 1
+            return b.to(dtype)
+        if not bool(((b == 1) | (b == -1)).all()):
+            refuse(b)
+    return (b == 1).to(dtype)
+
+
+def refuse(b: Tensor) -> NoReturn:
+    """Raise for labels that are neither {0, 1} nor {-1, 1}."""
+    values = torch.unique(b)[:6].tolist()
+    raise ValueError(
+        f"labels={values}: must be {{0, 1}} or {{-1, 1}}, 1 the positive class; map the classes to one of these pairs"
+    )
+
+
+def one_hot(labels: Tensor, classes: int, *, validate: bool) -> Tensor:
+    """Class numbers as one column a class."""
+    ok = labels.dim() == 1 and not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+    rule = f"{classes} classes need whole numbers of shape (n,), or one column a class"
+    require(ok, "labels", f"{labels.dtype} of shape {tuple(labels.shape)}", rule, "try labels.long()")
+    if validate and len(labels) > 0:
+        ends = int(labels.min()), int(labels.max())
+        ok = ends[0] >= 0 and ends[1] < classes
+        require(ok, "labels", ends, f"must lie in 0..{classes - 1}", "number the classes from 0")
+    return labels.unsqueeze(-1) == torch.arange(classes, device=labels.device)
