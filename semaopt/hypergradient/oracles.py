@@ -8,8 +8,7 @@ g_y is built once a sample and dies with its :class:`Sample`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -127,26 +126,23 @@ class Oracles:
 
     def draw(self, *, mixed: bool = False) -> Sample:
         """One call of ``inner``. Without ``mixed`` its graph leaves x out, which is cheaper."""
-        with self._without([] if mixed else self.upper):
-            g_y = self._gradient(True)
+        g_y = self._gradient(True) if mixed else self._without_upper(True)
         if not any(g.requires_grad for g in g_y):
             raise RuntimeError(LINEAR)
         return Sample(self, g_y)
 
     def lower_gradient(self) -> Vector:
         """One call of ``inner`` for g_y alone."""
-        with self._without(self.upper):
-            return self.decayed(self.vector(self._gradient(False), self.lower), self.lower)
+        return self.decayed(self.vector(self._without_upper(False), self.lower), self.lower)
 
-    @contextmanager
-    def _without(self, xs: list[Tensor]) -> Iterator[None]:
-        """Graphs that are built in the block do not reach ``xs``."""
-        for x in xs:
+    def _without_upper(self, create: bool) -> Vector:
+        """g_y by a graph that does not reach x."""
+        for x in self.upper:
             x.requires_grad_(False)
         try:
-            yield
+            return self._gradient(create)
         finally:
-            for x in xs:
+            for x in self.upper:
                 x.requires_grad_(True)
 
     def _gradient(self, create: bool) -> Vector:
