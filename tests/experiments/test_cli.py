@@ -147,7 +147,8 @@ def test_the_extra_is_what_is_imported():
 
 
 INTERRUPTED = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with it ignored
 from dataclasses import replace
 from semaopt.__main__ import main
 from semaopt.experiments import catalogue, cli
