@@ -140,8 +140,7 @@ def loop_group(group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], states
 
     This is the definition of the step; the fast paths of :mod:`semaopt.kernels` agree with it to rounding.
     """
-    # A tensor of shape (1,) must not give a 0-dimensional x a dimension.
-    eta, decay = (n.reshape(()) if isinstance(n, Tensor) else n for n in (group["lr"], group["weight_decay"]))
+    eta, decay = (scalar_rate(group[name], xs[0]) for name in ("lr", "weight_decay"))
     if group["differentiable"]:
         for state in states:
             state.update({k: m.clone() for k, m in state.items() if k != "step"})
@@ -163,6 +162,13 @@ def loop_group(group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], states
         if y.dtype != real(x).dtype:
             x.copy_(y)
         round_state_(state, m)
+
+
+def scalar_rate(rate: Rate, x: Tensor) -> Rate:
+    """A tensor of shape (1,) must not give a 0-dimensional x a dimension, nor one in float32 round what is float64."""
+    if not isinstance(rate, Tensor):
+        return rate
+    return rate.reshape(()).to(torch.promote_types(rate.dtype, arithmetic_dtype(real(x))))
 
 
 def widened(
