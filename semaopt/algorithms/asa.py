@@ -85,6 +85,12 @@ class ASA(SemaOptimizer):
             when beta changes) instead of starting them at the first sample.
         clip_scaling: ``(c_l, c_u)`` holds s = 1/(sqrt(u) + G0) between them (the remedy where ``ass:2`` fails).
         differentiable: let gradients flow through the step, at the cost of copies.
+        implementation: ``"auto"`` takes the fastest path that serves: ``"c"``, the compiled step for plain CPU tensors
+            (see :func:`semaopt.kernels.available`); ``"foreach"``, on any device and inside torch.compile; ``"loop"``,
+            the readable definition, for everything else. Naming one that cannot serve is an error that says why.
+        state_dtype: ``torch.bfloat16`` keeps v and u of float32 and bf16 parameters in bf16, rounded at random so that
+            they are right in the mean: half the memory of the averages, and a faster step where memory is the limit.
+        rounding_seed: of that rounding; ranks that train one model together must share it.
 
     bf16 and float16 parameters keep v and u in float32. Complex parameters are pairs of reals. Sparse gradients
     are refused.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +32,22 @@ def test_it_uses_the_threads_of_torch():
     assert "omp" in loader.library().runtime.lower()
     needed = subprocess.run(["readelf", "-d", loader.LIBRARY], capture_output=True, text=True, check=False).stdout
     assert "omp" not in needed, "a runtime of its own would be a second pool of threads"
+
+
+@needs_c
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other machines have one instruction set here")
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump is not installed")
+@pytest.mark.parametrize(("isa", "register"), [("avx2", "ymm"), ("avx512", "zmm"), ("portable", "xmm")])
+def test_every_instruction_set_is_compiled_to_its_own_vectors(isa, register):
+    """Also on a machine that cannot run it; and nowhere is a product contracted with a sum, which rounds otherwise."""
+    told = subprocess.run(["objdump", "-d", loader.LIBRARY], capture_output=True, text=True, check=True).stdout
+    functions = [part for part in told.split("\n\n") if re.search(rf"<adam_\w+_{isa}>:", part.partition("\n")[0])]
+    assert len(functions) == 5, "one for each storage"
+    for function in functions:
+        assert re.search(rf"vsqrtp[sd].*{register}" if isa != "portable" else r"sqrtp[sd].*xmm", function)
+        assert "vfm" not in function
+    if isa == "portable":
+        assert not any("ymm" in function for function in functions)
 
 
 def fresh(monkeypatch, **paths):
