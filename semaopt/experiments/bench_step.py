@@ -14,6 +14,7 @@ import json
 import math
 import os
 import platform
+import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -103,7 +104,9 @@ class Result:
 
 
 def seconds_of(step: Callable[[], Any], repeats: int) -> float:
-    """Of one step, over ``repeats`` of them."""
+    """Of one step, over ``repeats`` of them; short ones after one that finds its way back into the caches."""
+    if repeats > 1:
+        step()
     start = time.perf_counter()
     for _ in range(repeats):
         step()
@@ -157,10 +160,12 @@ def in_turns(steps: dict[str, Callable[[], Any]], seconds: float) -> dict[str, T
     """Measure all of them again and again until every ratio has settled or the time is over."""
     repeats = {name: max(1, int(TURN_SECONDS / seconds_of(step, 1))) for name, step in steps.items()}
     times = {name: Times(name) for name in steps}
+    order, shuffle = list(steps), random.Random(0).shuffle
     end = time.perf_counter() + seconds
     for turn in range(MOST_TURNS):
-        for name, step in steps.items():
-            times[name].seconds.append(seconds_of(step, repeats[name]))
+        shuffle(order)  # nobody always comes after the same one
+        for name in order:
+            times[name].seconds.append(seconds_of(steps[name], repeats[name]))
         if turn + 1 >= FEWEST_TURNS:
             settled = all(t.row(times[BASE]).error <= CLOSE for t in times.values())
             if settled or time.perf_counter() > end:
