@@ -14,8 +14,9 @@ from semaopt.algorithms.bilevel import BilevelOptimizer
 from semaopt.algorithms.quiet import quiet
 from semaopt.estimator import Rate, state_dtype, track_
 from semaopt.hypergradient.dense import hessian_matrix, mixed_matrix
-from semaopt.hypergradient.inverses import Exact, Inverse, Neumann, uniform
+from semaopt.hypergradient.inverses import Exact, Inverse, Neumann
 from semaopt.hypergradient.oracles import Closure, Oracles
+from semaopt.hypergradient.sampling import uniform
 from semaopt.hypergradient.vectors import flat, unflat
 from semaopt.projections import Ball, Projection, SpectralBall
 from semaopt.scalings import Scaling

@@ -141,7 +141,6 @@ def test_each_block_has_its_own_average():
     buffer.seek(0)
     second = semaopt.SCMA([nn.Parameter(x.detach().clone())], blocks=6)
     second.load_state_dict(torch.load(buffer, weights_only=True))
-    twin = second.param_groups[0]["params"][0]
     assert torch.equal(second.z, optimizer.z)
     assert second.param_groups[0]["fresh"] is False
 
