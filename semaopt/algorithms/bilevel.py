@@ -13,7 +13,7 @@ from semaopt._check import check_rate, require
 from semaopt.algorithms.asa import step_group
 from semaopt.algorithms.base import zero_state
 from semaopt.algorithms.sides import SGD, TwoSided
-from semaopt.estimator import Rate
+from semaopt.estimator import Rate, scalar
 from semaopt.hypergradient import inverses
 from semaopt.hypergradient.oracles import Closure, Oracles
 from semaopt.hypergradient.vectors import Vector
@@ -169,6 +169,6 @@ def subtract(f: Tensor | None, g: Tensor | None) -> Tensor | None:
 def descend_(y: Tensor, g: Tensor, eta: Rate) -> None:
     """``y <- y - eta g``, in place."""
     if isinstance(eta, Tensor):
-        y.sub_(g * eta)
+        y.sub_(g * scalar(eta, g))
     else:
         y.sub_(g, alpha=eta)

@@ -12,6 +12,7 @@ from torch.optim.optimizer import ParamsT
 from semaopt._check import check_beta, check_flag, require
 from semaopt.algorithms.asa import step_group
 from semaopt.algorithms.base import SemaOptimizer
+from semaopt.algorithms.quiet import quiet
 from semaopt.estimator import Rate, state_dtype, track_
 from semaopt.hypergradient.oracles import Partial, scalar, vjp
 from semaopt.hypergradient.vectors import average
@@ -87,6 +88,7 @@ class SCMA(SemaOptimizer):
             require(same, name, group[name], "all groups share one z", f"give {name} to the optimizer")
         return group
 
+    @quiet
     @torch.no_grad()
     def step(  # type: ignore[override]
         self, inner: Callable[[], Tensor], outer: Callable[[Tensor], Tensor], index: Any = None
@@ -104,7 +106,7 @@ class SCMA(SemaOptimizer):
         with torch.enable_grad():
             g = vector(inner())
             whole = g.detach() if rows is not None else average([g.detach()], ranks)[0]
-            z = self._tracked(xs[0], whole, rows).requires_grad_()
+            z = self._tracked(whole, rows).requires_grad_()
             loss = scalar("outer", outer(z))
             weights, *direct = vjp([loss], [z, *xs], [torch.ones_like(loss)], False, False)
             if weights is None:
@@ -113,15 +115,16 @@ class SCMA(SemaOptimizer):
                 g = vector(inner())
             through = vjp([g], xs, [weights.to(g.dtype)], False, False)
         self._set_gradients(xs, direct, through)
-        self._check_step()
-        self._write(xs[0], z.detach(), rows)
-        for group in self.param_groups:
-            moved: list[Tensor] = []
-            gs: list[Tensor] = []
-            self._init_group(group, moved, gs)
-            if moved:
-                step_group(group, moved, gs, [self.state[x] for x in moved])
+        ready = list(self._ready())  # refuses what cannot be stepped before anything changes
+        self._write(z.detach(), rows)
+        for group, moved, gs, states in ready:
+            step_group(group, moved, gs, states)
         return loss.detach()
+
+    @property
+    def z(self) -> Tensor | None:
+        """What tracks E[g(x)], a row for each block; None before the first step."""
+        return self.param_groups[0].get("z")
 
     def _set_gradients(self, xs: list[Tensor], direct: Partial, through: Sequence[Tensor | None]) -> None:
         gs = [b if a is None else a if b is None else a + b for a, b in zip(direct, through, strict=True)]
@@ -147,34 +150,33 @@ class SCMA(SemaOptimizer):
         require(once, "index", index, "must hold each block at most once", "drop repeated samples from the batch")
         return rows.long()
 
-    def _tracked(self, x: Tensor, g: Tensor, rows: Tensor | None) -> Tensor:
+    def _tracked(self, g: Tensor, rows: Tensor | None) -> Tensor:
         """The next z, of the drawn rows if there are blocks; nothing is written."""
-        g, state, group = g.to(state_dtype(g)), self.state.get(x, {}), self.param_groups[0]
+        g, group = g.to(state_dtype(g)), self.param_groups[0]
         if rows is not None:
             ok = g.dim() >= 1 and len(g) == len(rows)
             require(ok, "inner()", tuple(g.shape), f"must have {len(rows)} rows", "one for each block of index")
-        if "z" not in state:
+        if "z" not in group:
             return g.clone()
         gamma = 1 - group["inner_beta"]
         if group.get("initial_gamma"):
             gamma = gamma * ((1 - group["beta"]) / group["initial_gamma"])  # the factor of the schedule
-        z: Tensor = state["z"] if rows is None else state["z"][rows]
+        z: Tensor = group["z"] if rows is None else group["z"][rows]
         require(z.shape == g.shape, "inner()", tuple(g.shape), f"had shape {tuple(z.shape)} before", "keep its shape")
         if rows is None:
             return track_(z.clone(), g, gamma)
-        weight = torch.where(state["z_seen"][rows] > 0, gamma, 1.0).to(g.dtype)
+        weight = torch.where(group["z_seen"][rows] > 0, gamma, 1.0).to(g.dtype)
         return torch.lerp(z, g, weight.view(-1, *[1] * (g.dim() - 1)))
 
-    def _write(self, x: Tensor, z: Tensor, rows: Tensor | None) -> None:
-        state = self.state[x]
+    def _write(self, z: Tensor, rows: Tensor | None) -> None:
+        group = self.param_groups[0]  # not a state of one parameter: its shape is that of g
         if rows is None:
-            state["z"] = z
+            group["z"] = z
             return
-        if "z" not in state:
-            n = self.param_groups[0]["blocks"]
-            state["z"], state["z_seen"] = z.new_zeros(n, *z.shape[1:]), z.new_zeros(n)
-        state["z"][rows] = z
-        state["z_seen"][rows] = 1.0
+        if "z" not in group:
+            group["z"], group["z_seen"] = z.new_zeros(group["blocks"], *z.shape[1:]), z.new_zeros(group["blocks"])
+        group["z"][rows] = z
+        group["z_seen"][rows] = 1.0
 
 
 def vector(g: Any) -> Tensor:

@@ -11,10 +11,12 @@ from torch.optim.optimizer import ParamsT
 
 from semaopt._check import is_real, require
 from semaopt.algorithms.bilevel import BilevelOptimizer
+from semaopt.algorithms.quiet import quiet
 from semaopt.estimator import Rate, state_dtype, track_
 from semaopt.hypergradient.dense import hessian_matrix, mixed_matrix
-from semaopt.hypergradient.inverses import Exact, Inverse, Neumann, uniform
+from semaopt.hypergradient.inverses import Exact, Inverse, Neumann
 from semaopt.hypergradient.oracles import Closure, Oracles
+from semaopt.hypergradient.sampling import uniform
 from semaopt.hypergradient.vectors import flat, unflat
 from semaopt.projections import Ball, Projection, SpectralBall
 from semaopt.scalings import Scaling
@@ -89,6 +91,7 @@ class SBMA(BilevelOptimizer):
             require(same, "beta", group["beta"], "all pieces are averaged with one beta", "give it to the optimizer")
         return group
 
+    @quiet
     @torch.no_grad()
     def step(self, outer: Closure, inner: Closure) -> Tensor:  # type: ignore[override]
         """One step; returns the loss that ``outer`` computed."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from semaopt.algorithms.bilevel import BilevelOptimizer
+from semaopt.algorithms.quiet import quiet
 from semaopt.estimator import Rate
 from semaopt.hypergradient.inverses import Inverse
 from semaopt.hypergradient.oracles import Closure
@@ -81,6 +82,7 @@ class SMB(BilevelOptimizer):
         given = {name: value for name, value in locals().items() if name not in ("self", "upper", "lower", "__class__")}
         super().__init__(upper, lower, given)
 
+    @quiet
     @torch.no_grad()
     def step(self, outer: Closure, inner: Closure) -> Tensor:  # type: ignore[override]
         """One step; returns the loss that ``outer`` computed.

@@ -30,6 +30,7 @@ from semaopt._check import is_real, require
 from semaopt.hypergradient.curvature import curvature, power_iteration
 from semaopt.hypergradient.dense import hessian_matrix, solve
 from semaopt.hypergradient.oracles import Oracles, Partial
+from semaopt.hypergradient.sampling import uniform
 from semaopt.hypergradient.vectors import Vector, axpy, dot, scaled
 
 
@@ -54,22 +55,6 @@ class Inverse(Protocol):
     """Gives g_y and g_xy w, with w near [g_yy]^{-1} f_y."""
 
     def __call__(self, oracles: Oracles, f_y: Vector, memory: Memory) -> tuple[Vector, Partial]: ...
-
-
-def uniform(k: int, seed: int, t: int) -> int:
-    """A number of 0..k-1 from (seed, t) alone, the same on every rank and after a resume.
-
-    SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
-    """
-    mask = 2**64 - 1
-
-    def mix(z: int) -> int:
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & mask
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EB & mask
-        return z ^ (z >> 31)
-
-    golden = 0x9E3779B97F4A7C15
-    return mix(mix(seed & mask) + (t + 1) * golden & mask) * k >> 64
 
 
 def check_count(name: str, value: Any) -> None:

@@ -34,7 +34,7 @@ def test_steps_of_the_equations_by_hand():
         loss = optimizer.step(inner, problem.outer)
         torch.testing.assert_close(x.detach(), X)
         torch.testing.assert_close(x.grad, gradient)
-        torch.testing.assert_close(optimizer.state[x]["z"], z)
+        torch.testing.assert_close(optimizer.z, z)
         torch.testing.assert_close(loss, twin.outer(z))
 
 
@@ -99,7 +99,7 @@ def test_tracking_error_meets_the_lemma():
     for t in range(1500):
         optimizer.step(inner, problem.outer)
         if t >= 100:
-            total += (optimizer.state[x]["z"] - truth).square().sum().item() / 1400
+            total += (optimizer.z - truth).square().sum().item() / 1400
     assert total == pytest.approx(gamma / (2 - gamma) * sigma2, rel=0.15)
 
 
@@ -132,17 +132,16 @@ def test_each_block_has_its_own_average():
             z[i] = 0.75 * z[i] + 0.25 * g if i in z else g
             seen[i] = seen.get(i, 0) + 1
         for i, value in z.items():
-            torch.testing.assert_close(optimizer.state[x]["z"][i], value)
-    assert optimizer.state[x]["z"].shape == (6, 1)
-    assert optimizer.state[x]["z_seen"].tolist() == [1.0, 1.0, 1.0, 0.0, 0.0, 1.0]
+            torch.testing.assert_close(optimizer.z[i], value)
+    assert optimizer.z.shape == (6, 1)
+    assert optimizer.param_groups[0]["z_seen"].tolist() == [1.0, 1.0, 1.0, 0.0, 0.0, 1.0]
     before = optimizer.state_dict()
     buffer = io.BytesIO()
     torch.save(before, buffer)
     buffer.seek(0)
     second = semaopt.SCMA([nn.Parameter(x.detach().clone())], blocks=6)
     second.load_state_dict(torch.load(buffer, weights_only=True))
-    twin = second.param_groups[0]["params"][0]
-    assert torch.equal(second.state[twin]["z"], optimizer.state[x]["z"])
+    assert torch.equal(second.z, optimizer.z)
     assert second.param_groups[0]["fresh"] is False
 
 
@@ -172,7 +171,7 @@ def test_a_schedule_moves_both_gammas():
     optimizer.step(lambda: x * 1, lambda z: z.sum())
     schedule.step()
     optimizer.step(lambda: x * 11, lambda z: z.sum())
-    assert optimizer.state[x]["z"].item() == pytest.approx(1 + 0.4 * 0.25 * 10)
+    assert optimizer.z.item() == pytest.approx(1 + 0.4 * 0.25 * 10)
 
 
 def test_groups_share_z():
@@ -223,4 +222,4 @@ def test_wrong_options():
     optimizer = semaopt.SCMA([x])
     with pytest.raises(RuntimeError, match=r"outer\(z\) does not depend on z"):
         optimizer.step(lambda: x * 1, lambda z: x.sum())
-    assert "z" not in optimizer.state.get(x, {})
+    assert optimizer.z is None

@@ -8,7 +8,7 @@ from torch import nn
 
 import semaopt
 from semaopt.hypergradient import CG, Neumann
-from semaopt.hypergradient.inverses import uniform
+from semaopt.hypergradient.sampling import uniform
 from semaopt.problems.bilevel import QuadraticBilevel
 
 

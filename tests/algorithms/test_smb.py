@@ -11,7 +11,7 @@ from torch import nn
 
 import semaopt
 from semaopt.hypergradient import CG, Exact, Neumann, NeumannSeries, TrackedSystem
-from semaopt.hypergradient.inverses import uniform
+from semaopt.hypergradient.sampling import uniform
 from semaopt.problems.bilevel import QuadraticBilevel
 
 
@@ -119,6 +119,19 @@ def test_lower_weight_decay_equals_the_penalty_in_inner():
             optimizer.step(outer, inner if closed else penalized)
         results.append((x.detach(), y.detach()))
     torch.testing.assert_close(results[0], results[1])
+
+
+def test_tensor_rates_of_both_levels():
+    ends = []
+    for make in (float, torch.tensor, lambda rate: torch.tensor([rate])):
+        _, x, y, closures = bed()
+        z = nn.Parameter(torch.zeros((), dtype=torch.float64))
+        optimizer = semaopt.SMB([x], [y, z], lr=make(0.1), lower_lr=make(0.25), inverse=CG(3))
+        for _ in range(3):
+            optimizer.step(closures[0], lambda closures=closures, x=x, z=z: closures[1]() + (z - x.sum()).square())
+        ends.append(torch.cat([x.detach().flatten(), y.detach().flatten(), z.detach().view(1)]))
+    torch.testing.assert_close(ends[0], ends[1])
+    torch.testing.assert_close(ends[0], ends[2])
 
 
 def test_schedules_move_both_levels_and_gamma():

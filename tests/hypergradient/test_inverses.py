@@ -7,8 +7,9 @@ import torch
 
 from semaopt.hypergradient import CG, Exact, Neumann, NeumannSeries, TrackedSystem, inverses
 from semaopt.hypergradient.curvature import curvature, power_iteration
-from semaopt.hypergradient.inverses import Memory, uniform
+from semaopt.hypergradient.inverses import Memory
 from semaopt.hypergradient.oracles import Oracles
+from semaopt.hypergradient.sampling import uniform
 from semaopt.problems.bilevel import LogisticBilevel, QuadraticBilevel
 
 

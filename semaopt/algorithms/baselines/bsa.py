@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from semaopt.algorithms.bilevel import BilevelOptimizer
+from semaopt.algorithms.quiet import quiet
 from semaopt.estimator import Rate
 from semaopt.hypergradient.inverses import Inverse, Neumann, check_count
 from semaopt.hypergradient.oracles import Closure
@@ -62,6 +63,7 @@ class BSA(BilevelOptimizer):
         """The step size of step s of the inner loop, against eta_y."""
         return 2 / (s + 2)
 
+    @quiet
     @torch.no_grad()
     def step(self, outer: Closure, inner: Closure) -> Tensor:  # type: ignore[override]
         """One step on x; returns the loss of ``outer``. The loop calls ``inner`` ``lower_steps`` times."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from semaopt.algorithms.bilevel import BilevelOptimizer
+from semaopt.algorithms.quiet import quiet
 from semaopt.estimator import Rate
 from semaopt.hypergradient.inverses import TrackedSystem
 from semaopt.hypergradient.oracles import Closure
@@ -55,6 +56,7 @@ class SOBA(BilevelOptimizer):
         given["inverse"] = TrackedSystem(given.pop("system_lr"))
         super().__init__(upper, lower, {**given, "beta": None})
 
+    @quiet
     @torch.no_grad()
     def step(self, outer: Closure, inner: Closure) -> Tensor:  # type: ignore[override]
         """One step; ``outer`` and ``inner`` are called once each. Returns the loss that ``outer`` computed."""

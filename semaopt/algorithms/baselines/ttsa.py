@@ -10,6 +10,7 @@ from torch.optim.optimizer import ParamsT
 
 from semaopt._check import is_real, require
 from semaopt.algorithms.bilevel import BilevelOptimizer
+from semaopt.algorithms.quiet import quiet
 from semaopt.estimator import Rate
 from semaopt.hypergradient.inverses import Inverse, Neumann
 from semaopt.hypergradient.oracles import Closure
@@ -60,6 +61,7 @@ class TTSA(BilevelOptimizer):
         given["inverse"] = Neumann() if inverse is None else inverse
         super().__init__(upper, lower, {**given, "beta": None})
 
+    @quiet
     @torch.no_grad()
     def step(self, outer: Closure, inner: Closure) -> Tensor:  # type: ignore[override]
         """One step; ``outer`` is called once, ``inner`` once more than the inverse says. Returns the outer loss."""
