@@ -25,7 +25,7 @@ def network(implementation="fast", dtype=torch.float64):
 
 def gradient(model, inputs):
     scores = model(inputs)
-    (scores * torch.linspace(-1, 1, len(scores), dtype=scores.dtype)).sum().backward()
+    (scores * torch.linspace(-1, 2, len(scores), dtype=scores.dtype)).sum().backward()
     return scores.detach(), {name: p.grad for name, p in model.named_parameters()}
 
 
@@ -39,7 +39,7 @@ def test_all_ways_agree_forward_and_backward(implementation, dtype, close):
     assert fast_grads.keys() == slow_grads.keys()
     for name, found in fast_grads.items():
         assert found.abs().max() > 0 or name == "readout.qkv.bias", name
-        torch.testing.assert_close(found, slow_grads[name], rtol=close, atol=close, msg=lambda m, n=name: f"{n}: {m}")
+        assert (found - slow_grads[name]).norm() <= close * (1 + found.norm()), name
 
 
 def test_messages_for_any_edge_features_are_nnconvs():
