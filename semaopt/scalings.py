@@ -27,7 +27,7 @@ from torch import Tensor
 
 from semaopt import _describe
 from semaopt._check import check_beta, check_bounds, is_real, require
-from semaopt.estimator import COUNTERS, Rate, scalar, sema_, track_
+from semaopt.estimator import COUNTERS, Rate, scalar, sema_, square, track_
 
 
 class Seen(NamedTuple):
@@ -96,7 +96,7 @@ class Adam:
         check_g0(self.g0)
 
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
-        return sema_(m, "u", seen.g.square(), 1 - self.beta2, seen.t, corrected=seen.corrected)
+        return sema_(m, "u", square(seen.g), 1 - self.beta2, seen.t, corrected=seen.corrected)
 
     def bounds(self, G: float) -> tuple[float, float]:
         return 1 / (G + self.g0), 1 / self.g0
@@ -116,7 +116,7 @@ class AMSGrad:
         check_g0(self.g0)
 
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
-        sema_(m, "u", seen.g.square(), 1 - self.beta2, seen.t, corrected=seen.corrected)
+        sema_(m, "u", square(seen.g), 1 - self.beta2, seen.t, corrected=seen.corrected)
         # The clone leaves what maximum saved for differentiable=True untouched by copy_.
         m["u_max"].copy_(torch.maximum(m["u_max"].clone(), m["u"]))
         # As torch does: the largest uncorrected average, divided by the newest weight.
@@ -138,7 +138,7 @@ class AdaFom:
         check_g0(self.g0)
 
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
-        return track_(m["u_mean"], seen.g.square(), 1 / (seen.t + 1))
+        return track_(m["u_mean"], square(seen.g), 1 / (seen.t + 1))
 
     def bounds(self, G: float) -> tuple[float, float]:
         return 1 / (G + self.g0), 1 / self.g0
@@ -178,7 +178,7 @@ class AdaBound:
         check_beta("beta2", self.beta2)
 
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
-        u = sema_(m, "u", seen.g.square(), 1 - self.beta2, seen.t, corrected=seen.corrected)
+        u = sema_(m, "u", square(seen.g), 1 - self.beta2, seen.t, corrected=seen.corrected)
         return u.clamp(self.c_u**-2, self.c_l**-2)
 
     def bounds(self, G: float) -> tuple[float, float]:
