@@ -106,8 +106,9 @@ class BilevelOptimizer(TwoSided):
             for group, bound in numbers:
                 group["bound"] = bound
             for y, state in states:
-                self.state.pop(y, None)
-                if state is not None:
+                if state is None:
+                    self.state.pop(y, None)
+                else:
                     self.state[y] = state
             self._skip(error)
 
