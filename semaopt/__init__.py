@@ -6,6 +6,7 @@ from semaopt import losses as losses
 from semaopt import projections as projections
 from semaopt import scalings as scalings
 from semaopt import schedules as schedules
+from semaopt import theory as theory
 from semaopt._version import __version__ as __version__
 from semaopt.algorithms import ASA as ASA
 from semaopt.algorithms import PDSM as PDSM

@@ -1,0 +1,196 @@
+r"""``thm:5`` and ``thm:6``: SMB, its adaptive variant, and SBMA.
+
+``lem:sbo_var_1`` and ``lem:sbo_y_recursion``, summed over the steps 0..T, have the shape of the min-max problem,
+
+.. math::
+    \sum\Delta_t \le \frac{2\Delta_0}{\gamma} + 2\gamma V(T+1) + mC_0\sum\delta_{t+1} +
+    \frac{4L^2}{\gamma^2}\sum|x_{t+1} - x_t|^2 + B(T+1), \qquad \sum\delta_t \le \frac{2\delta_0}{\eta_y\lambda} +
+    \frac{4\eta_y\sigma^2(T+1)}\lambda + \frac{8L_y^2}{\eta_y^2\lambda^2}\sum|x_{t+1} - x_t|^2 ,
+
+with m = 16 for SMB and 20 for SBMA. What the paper has otherwise, and why it is changed:
+
+- The bias of h enters as :math:`C_{gxy}\,\frac1\lambda(1-\lambda/C_{gyy})^k\,C_{fy}`; the paper's last factor is
+  lost, so with its k the bias term is :math:`C_{fy}^2/(4\sqrt{T+1})`. Here B is the term itself, for the k that is
+  used: :math:`16(C_{gxy}C_{fy}/\lambda)^2(1-\lambda/C_{gyy})^{2k}`.
+- ``lem:sbo_y_recursion`` needs :math:`\eta_y \le \lambda/L_{gy}^2`, not :math:`\lambda`.
+- ``lem:sbo_var_1`` has :math:`(1+\gamma)\gamma^2C_1` where it writes :math:`\gamma^2C_1`. The three errors of the
+  product are uncorrelated (every factor has a fresh sample), so its factor 3 is not needed and pays for the
+  :math:`1+\gamma`.
+- ``lem:sbo_var_1_proj`` pairs its constants with the wrong errors: its proof has :math:`2` with :math:`f_x`,
+  :math:`6C_{gxy}^2/\lambda^2` with :math:`f_y`, :math:`6C_{fy}^2/\lambda^2` with :math:`g_{xy}`,
+  :math:`6C_{gxy}^2C_{fy}^2` with :math:`g_{yy}^{-1}`. Weighted so, the squared Lipschitz constants of the four pieces
+  add up to :math:`C_0`, and SBMA's step sizes are those of SMB.
+- SBMA clips singular values: a projection in the Frobenius norm, in which its matrices are therefore tracked, so the
+  variance of h counts ``dim_y`` times. Its h is bounded by :math:`k/C_{gyy}` as SMB's is, although ``ass:5_proj``
+  claims to do without :math:`C_{gyy}`. The bias of h goes into the mean of the sample, squared, instead of into a
+  cross term: the k of SMB suffices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from semaopt._check import require
+from semaopt.theory.constants import Constants
+from semaopt.theory.plan import Condition, check_steps, steps_for
+from semaopt.theory.two_scales import Costs, Limits, TwoScalePlan, best_rates, limit_conditions
+
+_NEEDED = ("sigma2", "delta_f", "lam", "L_fx", "L_fy", "L_gy", "L_gxy", "L_gyy", "C_fy", "C_gxy", "C_gyy")
+
+
+@dataclass(frozen=True)
+class Errors:
+    """What the estimator of a method brings into the bound: m, V, D_0 and B of the module's first formula."""
+
+    follow: int
+    variance: float
+    first: float
+    bias: float
+
+
+@dataclass(frozen=True)
+class BilevelPlan(TwoScalePlan):
+    """What :func:`bilevel` returns: ``eta_x``, ``eta_y``, ``gamma``, ``k``, ``bound(T)``, ``violations(...)``."""
+
+    k: int = field(default=1)
+    method: ClassVar[str] = "smb"
+    label: ClassVar[str] = "thm:5"
+
+    def conditions(self, values: Mapping[str, float]) -> list[Condition]:
+        formulas = {
+            "eta_y": "lambda/L_gy^2",
+            "x_per_y": "sqrt(c_l/c_u^3) eta_y lambda/(32 sqrt(C_0) L_y)",
+            "x_per_gamma": "sqrt(c_l/c_u^3) gamma/(8 L_F)",
+            "eta_x": "c_l/(2 L_F c_u^2)",
+        }
+        return limit_conditions(limits(self.constants, self.method), values, formulas, "lem:sbo_var_1")
+
+    def terms(self, T: int, values: Mapping[str, float]) -> dict[str, float]:
+        """2 D_F/(eta_x c_l T) + (c_u/c_l)[2 D_0/(gamma T) + 2 gamma V + 2 m C_0 d_y0/(eta_y lambda T)
+        + 4 m C_0 eta_y sigma^2/lambda + B].
+        """
+        c, error = self.constants, errors(self.constants, self.method, self.k)
+        k = costs(c, error)
+        return {
+            "objective": k.over_eta_x / (values["eta_x"] * T),
+            "estimator": k.over_gamma / (values["gamma"] * T),
+            "noise": k.times_gamma * values["gamma"],
+            "lower": k.over_eta_y / (values["eta_y"] * T),
+            "lower_noise": k.times_eta_y * values["eta_y"],
+            "bias": c.ratio * error.bias,
+        }
+
+    def tracking_terms(self, T: int, values: Mapping[str, float]) -> dict[str, float]:
+        """The terms of the bound of avg E[Delta + C_0 delta], by the argument of ``thm:PDAda``."""
+        c, error = self.constants, errors(self.constants, self.method, self.k)
+        q = 2 * (8 * (error.follow + 1) / 32**2 + 4 / 64) / c.ratio
+        lower = 2 * (error.follow + 1) * c.C_0 / c.get("lam")
+        parts = {
+            "estimator": 2 * error.first / (values["gamma"] * T),
+            "noise": 2 * values["gamma"] * error.variance,
+            "lower": lower * (c.delta_y or 0.0) / (values["eta_y"] * T),
+            "lower_noise": 2 * lower * values["eta_y"] * c.get("sigma2"),
+            "bias": error.bias,
+            "gradient": q * math.fsum(self.terms(T, values).values()),
+        }
+        return {name: value / (1 - q) for name, value in parts.items()}
+
+    def T_for(self, epsilon: float) -> int:  # noqa: N802 - the theorem's letter
+        """The T with which :func:`bilevel` promises avg E|grad F|^2 <= epsilon^2."""
+        return steps_for(epsilon**2, lambda T: bilevel(self.constants, T, method=self.method).bound())
+
+
+@dataclass(frozen=True)
+class SBMAPlan(BilevelPlan):
+    """The same for SBMA."""
+
+    method: ClassVar[str] = "sbma"
+    label: ClassVar[str] = "thm:6"
+
+
+def bilevel(c: Constants, T: int, *, method: str = "smb") -> BilevelPlan:
+    r"""The rates and the number k of terms of the Neumann series of ``thm:5`` (SMB) or ``thm:6`` (SBMA).
+
+    .. math:: k = \Big\lceil\frac{C_{gyy}}{2\lambda}\ln\frac{64\sqrt{T+1}\,C_{gxy}^2}{\lambda^2}\Big\rceil
+
+    With ``c_l``, ``c_u`` other than 1 it is the adaptive variant: ``lem:3`` takes the place of ``lem:sbo_1``.
+
+    Args:
+        c: needs ``sigma2``, ``delta_f``, ``lam`` and the Lipschitz constants and bounds of ``ass:5``; ``dim_y`` for
+            SBMA, whose ``sigma2``, ``L_gxy`` and ``L_gyy`` are in the Frobenius norm.
+        T: the last step.
+        method: ``"smb"`` or ``"sbma"``.
+
+    >>> c = semaopt.theory.Constants(
+    ...     sigma2=0.01, delta_f=1.0, delta_y=0.0, lam=1.0, C_gyy=2.0, C_gxy=1.0, C_fy=1.0,
+    ...     L_fx=0.0, L_fy=1.0, L_gy=2.0, L_gxy=0.0, L_gyy=0.0)
+    >>> plan = semaopt.theory.bilevel(c, T=9_999)
+    >>> plan.k, plan.violations()
+    (9, [])
+    """
+    check_steps(T)
+    plans = {"smb": BilevelPlan, "sbma": SBMAPlan}
+    require(method in plans, "method", method, f"must be one of {', '.join(map(repr, plans))}", "thm:5 or thm:6")
+    plan = plans[method]
+    c.need(plan.label, *_NEEDED, *(("dim_y",) if method == "sbma" else ()))
+    require(c.c == 0, "c", c.c, "ass:5 has variances of at most sigma2 alone", "pass c=0.0 and a larger sigma2")
+    k = neumann_terms(c, T)
+    rates = best_rates(limits(c, method), costs(c, errors(c, method, k)), T)
+    return plan(c, T, rates, k)
+
+
+def neumann_terms(c: Constants, T: int) -> int:
+    """k, so many that the bias of h falls like 1/sqrt(T+1)."""
+    C_gyy, lam, C_gxy = c.get("C_gyy"), c.get("lam"), c.get("C_gxy")
+    argument = 64 * math.sqrt(T + 1) * C_gxy**2 / lam**2
+    return max(1, math.ceil(C_gyy / (2 * lam) * math.log(argument))) if argument > 0 else 1
+
+
+def errors(c: Constants, method: str, k: int) -> Errors:
+    """m, V, D_0 and B of SMB or of SBMA with k terms."""
+    sigma2, lam, delta_y = c.get("sigma2"), c.get("lam"), c.delta_y or 0.0
+    C_fy2, C_gxy2, h2 = c.get("C_fy") ** 2, c.get("C_gxy") ** 2, (k / c.get("C_gyy")) ** 2
+    left_over = (1 - lam / c.get("C_gyy")) ** (2 * k) / lam**2  # the squared bias of h, lem:ghadimi_h_to_g
+    if method == "smb":
+        # C_1 of lem:sbo_var_1.
+        variance = 2 * sigma2 + 6 * h2 * (sigma2 * (C_fy2 + sigma2) + C_gxy2 * (4 * (C_fy2 + sigma2) + sigma2))
+        bias = C_gxy2 * C_fy2 * left_over
+        first = variance + 2 * c.C_0 * delta_y + 2 * bias
+        follow, bias = 16, 16 * bias
+    else:
+        dim_y = c.get("dim_y")
+        of_inverse = 6 * C_gxy2 * C_fy2
+        pieces = 2 + 6 * C_gxy2 / lam**2 + 6 * C_fy2 / lam**2
+        spread = pieces * sigma2 + of_inverse * dim_y * h2
+        bias = of_inverse * dim_y * left_over
+        first = spread + 2 * c.C_0 * delta_y + 2 * bias
+        follow, variance, bias = 20, 2 * spread, 12 * bias
+    return Errors(follow, variance, first if c.estimator_error is None else c.estimator_error, bias)
+
+
+def limits(c: Constants, method: str) -> Limits:
+    scale = math.sqrt(c.c_l / c.c_u**3)
+    lam, drift = c.get("lam"), math.sqrt(c.C_0) * c.L_y
+    # SMB tracks grad F itself; SBMA its pieces, whose drift a smaller L of F does not bound.
+    L = c.L_F if method == "smb" else math.sqrt(c.C_0 * (1 + c.L_y**2))
+    return Limits(
+        gamma=math.nextafter(0.25, 0),
+        eta_y=lam / c.get("L_gy") ** 2,
+        eta_x=c.c_l / (2 * c.L_F * c.c_u**2),
+        x_per_gamma=scale / (8 * L),
+        x_per_y=scale * lam / (32 * drift) if drift > 0 else math.inf,
+    )
+
+
+def costs(c: Constants, error: Errors) -> Costs:
+    lower = 2 * error.follow * c.ratio * c.C_0 / c.get("lam")
+    return Costs(
+        over_eta_x=2 * c.get("delta_f") / c.c_l,
+        over_gamma=2 * c.ratio * error.first,
+        times_gamma=2 * c.ratio * error.variance,
+        over_eta_y=lower * (c.delta_y or 0.0),
+        times_eta_y=2 * lower * c.get("sigma2"),
+    )

@@ -1,0 +1,172 @@
+r"""``thm:2``: ASA with constant eta and gamma.
+
+Let :math:`\Delta_t = |v_{t+1} - \nabla F(x_t)|^2`, :math:`D_F = F(x_0) - F_*`, :math:`D_0 = E\Delta_0`. The proof in
+four lines. ``lem:sema_mengdi`` and :math:`|x_{t+1} - x_t| \le \eta c_u|v_{t+1}|`, summed over t = 0..T, give
+
+.. math::
+    \sum\Delta_t \le \frac{D_0}{\gamma} + 2\gamma\sigma^2(T+1) + 4\gamma\sigma^2c\sum|\nabla F(x_t)|^2
+    + \Big(\frac{L^2\eta^2c_u^2}{\gamma^2} + 4\gamma\sigma^2cL^2\eta^2c_u^2\Big)\sum|v_{t+1}|^2 ,
+
+and ``lem:3``, which needs :math:`\eta \le c_l/(2Lc_u^2)`,
+
+.. math:: \sum|\nabla F(x_t)|^2 \le \frac{2D_F}{\eta c_l} + \frac{c_u}{c_l}\sum\Delta_t - \frac12\sum|v_{t+1}|^2 .
+
+With the conditions below the second term leaves half of the left side and none of :math:`|v|^2`. For the tracking
+error, insert :math:`|v_{t+1}|^2 \le 2\Delta_t + 2|\nabla F(x_t)|^2` into the first line: with half the step size its
+coefficient is at most :math:`c_l/(8c_u) \le 1/8`, which the left side absorbs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch.optim import Optimizer
+
+from semaopt.theory.constants import Constants
+from semaopt.theory.plan import Bound, Condition, Plan, broken, check_steps, refuse, steps_for
+from semaopt.theory.schedule import Prescribed
+
+
+@dataclass(frozen=True)
+class ConstantPlan(Plan):
+    """What :func:`constant` returns: ``eta``, ``gamma``, ``bound(T)``, ``tracking(T)``, ``violations(...)``."""
+
+    label: ClassVar[str] = "thm:2"
+
+    @property
+    def eta(self) -> float:
+        """The step size, ``lr``."""
+        return self.rates["eta"]
+
+    @property
+    def gamma(self) -> float:
+        """The weight of the newest sample, 1 - ``beta``."""
+        return self.rates["gamma"]
+
+    def conditions(self, values: Mapping[str, float]) -> list[Condition]:
+        return [*gamma_conditions(self.constants), *eta_conditions(self.constants, values["gamma"])]
+
+    def terms(self, T: int, values: Mapping[str, float]) -> dict[str, float]:
+        """4 D_F/(eta c_l (T+1)) + 2 c_u D_0/(gamma c_l (T+1)) + 4 gamma sigma^2 c_u/c_l."""
+        return bound_terms(self.constants, T, values["eta"], values["gamma"])
+
+    def tracking(self, T: int | None = None, **values: float) -> Bound:
+        r"""The bound of the average tracking error; it asks for half of the step size that :meth:`bound` does.
+
+        .. math::
+            \frac{1}{T+1}\sum E\Delta_t \le \frac43\Big[\frac{D_0}{\gamma(T+1)} + 2\gamma\sigma^2
+            + \frac{3c_l}{4c_u}\,\frac{1}{T+1}\sum E|\nabla F(x_t)|^2\Big]
+
+        The paper keeps the step size of the first bound, and then :math:`c_l = c_u` leaves nothing to absorb
+        :math:`\Delta` with. A plan for both bounds is ``constant(c, T, tracking=True)``.
+        """
+        T = self.T if T is None else T
+        check_steps(T)
+        merged, c = self._merged(values), self.constants
+        refuse(
+            f"{self.label} for the tracking error",
+            broken(merged, lambda v: [*gamma_conditions(c), *eta_conditions(c, v["gamma"], tracking=True)]),
+        )
+        return tracking_terms(c, T, merged["gamma"], self.bound(T, **merged))
+
+    def schedule(self, optimizer: Optimizer) -> Prescribed:
+        """Give every param group this eta and gamma, now and after every ``step()`` of what is returned."""
+        return Prescribed(optimizer, lambda t: (self.eta, self.gamma))
+
+    def T_for(self, epsilon: float) -> int:  # noqa: N802 - the theorem's letter
+        """The T with which :func:`constant` promises avg E|grad F|^2 <= epsilon^2."""
+        return steps_for(epsilon**2, lambda T: constant(self.constants, T).bound())
+
+
+def constant(c: Constants, T: int, *, tracking: bool = False) -> ConstantPlan:
+    r"""The eta and gamma of ``thm:2`` for the steps 0..T, chosen to make its bound smallest.
+
+    The largest legal eta grows with gamma, so the bound is :math:`A/(\gamma(T+1)) + B\gamma` with the minimum at
+    :math:`\gamma = \sqrt{A/(B(T+1))}`: the theorem's :math:`O(1/\sqrt T)`.
+
+    Args:
+        c: needs ``L``, ``sigma2``, ``delta_f``; ``c``, ``c_l``, ``c_u`` have defaults.
+        T: the last step.
+        tracking: obey the conditions of the tracking error's bound too (half the step size).
+
+    >>> c = semaopt.theory.Constants(L=2.0, sigma2=1.0, delta_f=5.0)
+    >>> plan = semaopt.theory.constant(c, T=99_999)
+    >>> round(plan.gamma, 5), round(plan.eta, 6), round(plan.bound().total, 4)
+    (0.01432, 0.003579, 0.1145)
+    """
+    check_steps(T)
+    c.need(ConstantPlan.label, "L", "sigma2", "delta_f")
+    gamma_max = min(condition.limit for condition in gamma_conditions(c))
+    ratio, eta_max = eta_limits(c, tracking=tracking)
+
+    def largest_eta(gamma: float) -> float:
+        return min(ratio * gamma, eta_max)
+
+    sigma2, n = c.get("sigma2"), T + 1
+    if sigma2 == 0:
+        gamma = gamma_max
+    else:
+        noise = 4 * sigma2 * c.ratio
+        estimator = 2 * c.ratio * c.delta_0
+        # Where eta = ratio gamma, and where eta = eta_max whatever gamma is: the bound is convex on both sides.
+        corner = eta_max / ratio
+        low = math.sqrt((4 * c.get("delta_f") / (ratio * c.c_l) + estimator) / (noise * n))
+        high = math.sqrt(estimator / (noise * n))
+        candidates = [min(low, corner, gamma_max), min(max(high, corner), gamma_max)]
+        gamma = min(candidates, key=lambda g: math.fsum(bound_terms(c, T, largest_eta(g), g).values()))
+    return ConstantPlan(c, T, {"gamma": gamma, "eta": largest_eta(gamma)})
+
+
+def gamma_conditions(c: Constants) -> list[Condition]:
+    """The limits gamma <= 1 and gamma <= c_l/(8 c_u sigma^2 c)."""
+    found = [Condition("gamma", 1.0, "1", "v is an average")]
+    if c.growth > 0:
+        limit = c.c_l / (8 * c.c_u * c.growth)
+        why = "noise that grows with |grad F|^2 must leave half of it"
+        found.append(Condition("gamma", limit, "c_l/(8 c_u sigma2 c)", why))
+    return found
+
+
+def eta_limits(c: Constants, *, tracking: bool = False) -> tuple[float, float]:
+    """(rho, cap): eta <= rho gamma and eta <= cap."""
+    L, halved = c.L_F, 2 if tracking else 1
+    ratio = math.sqrt(c.c_l / c.c_u**3) / (2 * halved * L)
+    return ratio, min(c.c_l / (2 * L * c.c_u**2), 1 / (halved * math.sqrt(2) * L * c.c_u))
+
+
+def eta_conditions(c: Constants, gamma: float, *, tracking: bool = False) -> list[Condition]:
+    """The three limits of eta, each by itself."""
+    L, k = c.L_F, 2 if tracking else 1
+    ratio, _ = eta_limits(c, tracking=tracking)
+    return [
+        Condition("eta", ratio * gamma, f"gamma sqrt(c_l)/({2 * k} L sqrt(c_u^3))", "v must keep up with x"),
+        Condition(
+            "eta",
+            1 / (k * math.sqrt(2) * L * c.c_u),
+            f"1/({'2 ' * (k - 1)}sqrt(2) L c_u)",
+            "noise that grows with |grad F|^2 must be absorbed",
+        ),
+        Condition("eta", c.c_l / (2 * L * c.c_u**2), "c_l/(2 L c_u^2)", "lem:3: a step must decrease F"),
+    ]
+
+
+def bound_terms(c: Constants, T: int, eta: float, gamma: float) -> dict[str, float]:
+    """The three terms of the bound of avg E|grad F|^2."""
+    return {
+        "objective": 4 * c.get("delta_f") / (eta * c.c_l * (T + 1)),
+        "estimator": 2 * c.ratio * c.delta_0 / (gamma * (T + 1)),
+        "noise": 4 * gamma * c.get("sigma2") * c.ratio,
+    }
+
+
+def tracking_terms(c: Constants, T: int, gamma: float, gradient: float) -> Bound:
+    """The three terms of the bound of the average tracking error."""
+    terms = {
+        "estimator": c.delta_0 / (gamma * (T + 1)),
+        "noise": 2 * gamma * c.get("sigma2"),
+        "gradient": 3 * c.c_l / (4 * c.c_u) * gradient,
+    }
+    return Bound({name: 4 / 3 * value for name, value in terms.items()})

@@ -1,0 +1,125 @@
+r"""Rates for an x that is averaged and a y that follows it: what min-max and bilevel problems share.
+
+Both theorems bound the average of :math:`E|\nabla F(x_t)|^2` by
+
+.. math:: \frac{a}{\eta_xT} + \frac{b}{\gamma T} + b'\gamma + \frac{d}{\eta_yT} + d'\eta_y + e
+
+under :math:`\eta_x \le q\gamma`, :math:`\eta_x \le q'\eta_y` and fixed limits of all three. In the logarithms of the
+rates this is a convex problem: for a given :math:`\eta_x` the best gamma and eta_y have a closed form, and what
+remains is a convex function of one variable.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch.optim import Optimizer
+
+from semaopt.theory.decreasing import golden_section
+from semaopt.theory.plan import Bound, Condition, Plan, check_steps, refuse
+from semaopt.theory.schedule import Prescribed
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The largest gamma, eta_y and eta_x, with eta_x <= x_per_gamma gamma and eta_x <= x_per_y eta_y."""
+
+    gamma: float
+    eta_y: float
+    eta_x: float
+    x_per_gamma: float
+    x_per_y: float
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The coefficients of the bound: over eta_x T; over gamma T and times gamma; over eta_y T and times eta_y."""
+
+    over_eta_x: float
+    over_gamma: float
+    times_gamma: float
+    over_eta_y: float
+    times_eta_y: float
+
+
+def best_rates(limits: Limits, costs: Costs, T: int) -> dict[str, float]:
+    """The legal rates with the smallest bound."""
+
+    def given(eta_x: float) -> dict[str, float]:
+        gamma = _best(costs.over_gamma / T, costs.times_gamma, eta_x / limits.x_per_gamma, limits.gamma)
+        eta_y = _best(costs.over_eta_y / T, costs.times_eta_y, eta_x / limits.x_per_y, limits.eta_y)
+        return {"gamma": gamma, "eta_y": eta_y, "eta_x": eta_x}
+
+    def bound(log_eta_x: float) -> float:
+        r = given(math.exp(log_eta_x))
+        return (
+            (costs.over_eta_x / r["eta_x"] + costs.over_gamma / r["gamma"] + costs.over_eta_y / r["eta_y"]) / T
+            + costs.times_gamma * r["gamma"]
+            + costs.times_eta_y * r["eta_y"]
+        )
+
+    largest = min(limits.eta_x, limits.x_per_gamma * limits.gamma, limits.x_per_y * limits.eta_y)
+    top = math.log(largest)
+    found = math.exp(golden_section(bound, top - 100, top, steps=120))
+    # The section ends inside the interval; at its end the largest step size itself is the best.
+    return given(largest if bound(top) <= bound(math.log(found)) else found)
+
+
+def _best(over: float, times: float, low: float, high: float) -> float:
+    """Where over/z + times z is smallest between low and high."""
+    return high if times == 0 else min(max(math.sqrt(over / times), low), high)
+
+
+@dataclass(frozen=True)
+class TwoScalePlan(Plan):
+    """``eta_x``, ``eta_y``, ``gamma``, ``bound(T)``, ``tracking(T)``, ``violations(...)``."""
+
+    @property
+    def eta_x(self) -> float:
+        """The step size of x: ``lr``."""
+        return self.rates["eta_x"]
+
+    @property
+    def eta_y(self) -> float:
+        """The step size of y: ``dual_lr`` or ``lower_lr``."""
+        return self.rates["eta_y"]
+
+    @property
+    def gamma(self) -> float:
+        """The weight of the newest sample, 1 - ``beta``."""
+        return self.rates["gamma"]
+
+    @abstractmethod
+    def tracking_terms(self, T: int, values: Mapping[str, float]) -> dict[str, float]:
+        """The terms of the bound of the average error of v and of y."""
+
+    def tracking(self, T: int | None = None, **values: float) -> Bound:
+        """The bound of the average of E|v_{t+1} - grad F(x_t)|^2 plus that of y, under the same conditions."""
+        T = self.T if T is None else T
+        check_steps(T)
+        merged = self._merged(values)
+        refuse(self.label, self.violations(**merged))
+        return Bound(self.tracking_terms(T, merged), self.assumes())
+
+    def assumes(self) -> tuple[str, ...]:
+        return () if self.constants.delta_y is not None else ("y_0 = y*(x_0), as delta_y was not given",)
+
+    def schedule(self, optimizer: Optimizer) -> Prescribed:
+        """Give x its lr and gamma and y its lr, now and after every ``step()`` of what is returned."""
+        return Prescribed(optimizer, lambda t: (self.eta_x, self.gamma), lambda t: self.eta_y)
+
+
+def limit_conditions(
+    limits: Limits, values: Mapping[str, float], formulas: Mapping[str, str], quarter: str
+) -> list[Condition]:
+    """The five conditions that :class:`Limits` stands for, with their formulas."""
+    return [
+        Condition("gamma", 0.25, "1/4", quarter, strict=True),
+        Condition("eta_y", limits.eta_y, formulas["eta_y"], "y must contract towards y*(x)"),
+        Condition("eta_x", limits.x_per_y * values["eta_y"], formulas["x_per_y"], "y must keep up with x"),
+        Condition("eta_x", limits.x_per_gamma * values["gamma"], formulas["x_per_gamma"], "v must keep up with x"),
+        Condition("eta_x", limits.eta_x, formulas["eta_x"], "lem:3: a step must decrease F"),
+    ]
