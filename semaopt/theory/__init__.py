@@ -41,7 +41,7 @@ THEOREMS: dict[str, Callable[..., Any]] = {
 }
 
 
-def T_for(theorem: str, c: Constants, epsilon: float) -> int:  # noqa: N802 - the theorems' letter
+def T_for(theorem: str, c: Constants, epsilon: float) -> int:
     """The steps after which a theorem promises avg E|grad F|^2 <= epsilon^2 (``"pl"``: E[F - F*] <= epsilon)."""
     if theorem not in THEOREMS:
         raise ValueError(f"theorem={theorem!r}: unknown; choose from {', '.join(map(repr, THEOREMS))}")

@@ -98,7 +98,7 @@ class BilevelPlan(TwoScalePlan):
         }
         return {name: value / (1 - q) for name, value in parts.items()}
 
-    def T_for(self, epsilon: float) -> int:  # noqa: N802 - the theorem's letter
+    def T_for(self, epsilon: float) -> int:
         """The T with which :func:`bilevel` promises avg E|grad F|^2 <= epsilon^2."""
         return steps_for(epsilon**2, lambda T: bilevel(self.constants, T, method=self.method).bound())
 

@@ -133,12 +133,12 @@ class Constants:
         return self.get("L_f") / self.get("lam")
 
     @property
-    def L_y(self) -> float:  # noqa: N802 - the paper's letter
+    def L_y(self) -> float:
         r"""The Lipschitz constant of y*(x): kappa in a min-max problem, C_gxy / lambda in a bilevel one."""
         return self.kappa if self.L_f is not None else self.get("C_gxy") / self.get("lam")
 
     @property
-    def C_0(self) -> float:  # noqa: N802 - the paper's letter
+    def C_0(self) -> float:
         r"""``lem:sbo_var_1``: :math:`|\nabla F(x, y) - \nabla F(x, y')|^2 \le C_0|y - y'|^2`.
 
         .. math::
@@ -154,7 +154,7 @@ class Constants:
         )
 
     @property
-    def L_F(self) -> float:  # noqa: N802 - the paper's letter
+    def L_F(self) -> float:
         r"""The Lipschitz constant of grad F: ``L`` if given, else what follows from the parts of the problem.
 
         Min-max: :math:`L_f(1+\kappa)`. Bilevel: :math:`\sqrt{C_0(1+L_y^2)}` (the paper's ``lem:sbo_var_1`` calls the

@@ -117,7 +117,7 @@ class DecreasingPlan(Plan):
         """A scheduler with eta_t = rho gamma_{t+1} and gamma_t; call its ``step()`` after every optimizer step."""
         return Prescribed(optimizer, lambda t: (self.eta(t), self.gamma(t)))
 
-    def T_for(self, epsilon: float) -> int:  # noqa: N802 - the theorem's letter
+    def T_for(self, epsilon: float) -> int:
         """The T with which :func:`decreasing` promises avg E|grad F|^2 <= epsilon^2."""
         return steps_for(epsilon**2, lambda T: decreasing(self.constants, T).bound())
 

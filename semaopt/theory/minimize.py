@@ -76,7 +76,7 @@ class ConstantPlan(Plan):
         """Give every param group this eta and gamma, now and after every ``step()`` of what is returned."""
         return Prescribed(optimizer, lambda t: (self.eta, self.gamma))
 
-    def T_for(self, epsilon: float) -> int:  # noqa: N802 - the theorem's letter
+    def T_for(self, epsilon: float) -> int:
         """The T with which :func:`constant` promises avg E|grad F|^2 <= epsilon^2."""
         return steps_for(epsilon**2, lambda T: constant(self.constants, T).bound())
 

@@ -80,7 +80,7 @@ class MinMaxPlan(TwoScalePlan):
         }
         return {name: value / (1 - q) for name, value in parts.items()}
 
-    def T_for(self, epsilon: float) -> int:  # noqa: N802 - the theorem's letter
+    def T_for(self, epsilon: float) -> int:
         """The T with which :func:`minmax` promises avg E|grad F|^2 <= epsilon^2."""
         return steps_for(epsilon**2, lambda T: minmax(self.constants, T, dual=self.dual).bound())
 

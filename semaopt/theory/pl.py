@@ -58,7 +58,7 @@ class PLPlan:
         return start(self.constants)
 
     @property
-    def T(self) -> int:  # noqa: N802 - the theorem's letter
+    def T(self) -> int:
         """The steps of all stages together."""
         return sum(stage.T + 1 for stage in self.stages)
 
@@ -97,7 +97,7 @@ class PLPlan:
         """The stages on an optimizer; step it until ``.done``."""
         return Stages(optimizer, self.stages, output=output, seed=seed)
 
-    def T_for(self, epsilon: float) -> int:  # noqa: N802 - the theorem's letter
+    def T_for(self, epsilon: float) -> int:
         """The steps of all stages of ``pl(c, epsilon)``, after which E[F - F*] <= epsilon."""
         return pl(self.constants, epsilon).T
 
