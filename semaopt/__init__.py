@@ -1,6 +1,7 @@
 """Stochastic optimization with the moving-average gradient estimator (SEMA)."""
 
 from semaopt import baselines as baselines
+from semaopt import diagnostics as diagnostics
 from semaopt import estimator as estimator
 from semaopt import losses as losses
 from semaopt import projections as projections
