@@ -4,6 +4,7 @@ from semaopt import baselines as baselines
 from semaopt import diagnostics as diagnostics
 from semaopt import estimator as estimator
 from semaopt import losses as losses
+from semaopt import problems as problems
 from semaopt import projections as projections
 from semaopt import scalings as scalings
 from semaopt import schedules as schedules

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import semaopt
+from semaopt.experiments.check import check
 
 _INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
 
@@ -124,6 +125,9 @@ def reproduce(
     for finding in results.findings:
         bar.say(f"{finding.headline}.\n  {finding.evidence}.")
     typer.echo(out / "report.html")
+
+
+app.command()(check)
 
 
 def _cores() -> int:

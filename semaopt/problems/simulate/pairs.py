@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 from torch import Tensor
 
+from semaopt.algorithms.minmax import ascend_
 from semaopt.estimator import sema_, track_
 from semaopt.problems.bilevel import QuadraticBilevel
 from semaopt.problems.compositional import Compositional
@@ -43,7 +44,7 @@ def minmax(
             gradient = problem.grad(x)
             averages.add(gradient=gradient, tracking=v - gradient, follower=y - problem.y_star(x, y))
             averages.saw(chain.descend(x, g, v, eta_x, gamma))  # lines 4 and 5
-            problem.project_(y.add_(ascent, alpha=eta_y))  # line 6
+            ascend_(y, ascent, eta_y, problem.project_)  # line 6
     return _finish(problem, x, chain, averages)
 
 

@@ -11,8 +11,8 @@ typer = pytest.importorskip("typer")
 from typer.testing import CliRunner  # noqa: E402 - after the skip
 
 from semaopt import checks  # noqa: E402
-from semaopt.checks.command import check  # noqa: E402
 from semaopt.checks.result import Figure, Line, Result, band, reference  # noqa: E402
+from semaopt.experiments.check import check  # noqa: E402
 
 FAST = "smb[logistic]"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,8 +12,6 @@ import typer
 import semaopt
 from semaopt import checks
 from semaopt.checks.result import Result
-
-_INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
 
 
 def check(
@@ -31,6 +29,9 @@ def check(
 
     The exit status is 1 if anything failed.
     """
+    # Not above: the command line imports this module.
+    from semaopt.experiments.cli import _INTERRUPTED, _cores, _writable
+
     try:
         chosen = checks.select(names, quick)
     except ValueError as error:
@@ -42,6 +43,9 @@ def check(
     except KeyboardInterrupt:
         typer.echo("Interrupted.", err=True)
         raise typer.Exit(_INTERRUPTED) from None
+    except BrokenProcessPool:
+        typer.echo("A worker process was killed (out of memory?); try --workers 1", err=True)
+        raise typer.Exit(1) from None
     report = plain(results, quick)
     if as_json:
         typer.echo(json.dumps(report, indent=1))
@@ -113,15 +117,3 @@ def _print(results: list[Result]) -> None:
             for line in result.lines:
                 if not line.passed:
                     console.print(f"{result.name}: {line.claim}: {line.detail}", markup=False)
-
-
-def _writable(out: Path) -> None:
-    """Fail before the work, not after it."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise typer.BadParameter(f"{str(out)!r} cannot be written to: {error.strerror}", param_hint="--out") from error
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
