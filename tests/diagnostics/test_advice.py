@@ -20,10 +20,10 @@ def test_nothing_to_say():
 
 
 def test_the_step_size_of_thm_2():
-    # sqrt(c_l)/(2 L sqrt(c_u^3)) gamma = sqrt(1e-3/1e9)/2 * 0.1 = 5e-8; a factor 10 around the median allows more.
+    # c_l/(2 L c_u^2) = 1e-3/2e6 is the smallest limit; a factor 10 around the median allows much more.
     [text] = advise(seen(L=1.0, c_l=1e-3, c_u=1e3, median=1.0))
     assert text == (
-        "c_u/c_l = 1e+06: thm:2 asks lr <= 5e-08 (L = 1), and lr = 0.001; "
+        "c_u/c_l = 1e+06: thm:2 asks lr <= 5e-10 (L = 1), and lr = 0.001; "
         "clip_scaling=(0.3, 3) would bring it to 10 and allow lr <= 0.005"
     )
     [text] = advise(seen(L=100.0))
