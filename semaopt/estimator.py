@@ -22,7 +22,7 @@ from torch import Tensor
 Rate = float | Tensor
 
 #: Numbers kept per parameter beside its tensors: never cast, never moved.
-COUNTERS = frozenset({"step", "v_weight", "u_weight"})
+COUNTERS = frozenset({"step", "v_weight", "u_weight", "rounding"})
 
 
 def track_(v: Tensor, sample: Tensor, gamma: Rate) -> Tensor:
@@ -80,11 +80,16 @@ def group_norm(tensors: list[Tensor]) -> Tensor:
     return total
 
 
-def state_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of v and u for parameter ``x``: its own, but float32 for bf16 and float16.
+def state_dtype(x: Tensor, chosen: torch.dtype | None = None) -> torch.dtype:
+    """The dtype of v and u for parameter ``x``: the one chosen, or its own, but float32 for bf16 and float16.
 
     Torch keeps them in the parameter's dtype, where gamma = 1e-3 is lost to rounding and g^2 underflows.
     """
+    return arithmetic_dtype(x) if chosen is None else chosen
+
+
+def arithmetic_dtype(x: Tensor) -> torch.dtype:
+    """The dtype to compute in with the values of ``x``: its own, but float32 for bf16 and float16."""
     return torch.float32 if x.dtype in (torch.bfloat16, torch.float16) else x.dtype
 
 

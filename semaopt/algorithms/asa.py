@@ -10,7 +10,10 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT, _use_grad_for_differentiable
 
 from semaopt.algorithms.base import SemaOptimizer
-from semaopt.estimator import COUNTERS, Rate, group_norm, real, sema_
+from semaopt.algorithms.quiet import quiet
+from semaopt.estimator import COUNTERS, Rate, arithmetic_dtype, group_norm, real, sema_
+from semaopt.kernels import dispatch
+from semaopt.kernels.rounding import round_state_
 from semaopt.scalings import Scaling, Seen
 
 
@@ -83,6 +86,12 @@ class ASA(SemaOptimizer):
             when beta changes) instead of starting them at the first sample.
         clip_scaling: ``(c_l, c_u)`` holds s = 1/(sqrt(u) + G0) between them (the remedy where ``ass:2`` fails).
         differentiable: let gradients flow through the step, at the cost of copies.
+        implementation: ``"auto"`` takes the fastest path that serves: ``"c"``, the compiled step for plain CPU tensors
+            (see :func:`semaopt.kernels.available`); ``"foreach"``, on any device and inside torch.compile; ``"loop"``,
+            the readable definition, for everything else. Naming one that cannot serve is an error that says why.
+        state_dtype: ``torch.bfloat16`` keeps v and u of float32 and bf16 parameters in bf16, rounded at random so that
+            they are right in the mean: half the memory of the averages, and a faster step where memory is the limit.
+        rounding_seed: of that rounding; ranks that train one model together must share it.
 
     bf16 and float16 parameters keep v and u in float32. Complex parameters are pairs of reals. Sparse gradients
     are refused.
@@ -108,10 +117,14 @@ class ASA(SemaOptimizer):
         bias_correction: bool = False,
         clip_scaling: tuple[float, float] | None = None,
         differentiable: bool = False,
+        implementation: str = "auto",
+        state_dtype: torch.dtype | None = None,
+        rounding_seed: int = 0,
     ) -> None:
         defaults = {name: value for name, value in locals().items() if name not in ("self", "params", "__class__")}
         super().__init__(params, defaults)
 
+    @quiet
     @_use_grad_for_differentiable
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step; ``closure``, if given, computes the loss and the gradients first and its value is returned."""
@@ -119,38 +132,61 @@ class ASA(SemaOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._check_step()
-        for group in self.param_groups:
-            xs: list[Tensor] = []
-            gs: list[Tensor] = []
-            self._init_group(group, xs, gs)
-            if xs:
-                step_group(group, xs, gs, [self.state[x] for x in xs])
+        for group, xs, gs, states in self._ready():
+            step_group(group, xs, gs, states)
         return loss
 
 
 def step_group(group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]]) -> None:
-    """A param group's options around :func:`asa_`: sign, weight decay, complex numbers, dtypes, graph."""
-    # A tensor of shape (1,) must not give a 0-dimensional x a dimension.
-    eta, decay = (n.reshape(()) if isinstance(n, Tensor) else n for n in (group["lr"], group["weight_decay"]))
+    """One step of one param group, on the path that :mod:`semaopt.kernels.dispatch` chooses."""
+    dispatch.run(group, xs, gs, states, loop_group)
+
+
+def loop_group(group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]]) -> None:
+    """A param group's options around :func:`asa_`: sign, weight decay, complex numbers, dtypes, graph.
+
+    This is the definition of the step; the fast paths of :mod:`semaopt.kernels` agree with it to rounding.
+    """
+    eta, decay = (scalar_rate(group[name], xs[0]) for name in ("lr", "weight_decay"))
     if group["differentiable"]:
         for state in states:
             state.update({k: m.clone() for k, m in state.items() if k != "step"})
+    ys, hs, wide = widened(xs, gs, states)
     if group["maximize"]:
-        gs = [-g for g in gs]
+        hs = [-h for h in hs]
     if decay != 0 and group["decoupled_weight_decay"]:
-        for x in xs:
-            x.mul_(1 - eta * decay)
+        for y in ys:
+            y.mul_(1 - eta * decay)
     elif decay != 0:
-        gs = [
+        hs = [
             # alpha must be a number; the clone leaves what * saved for a differentiable decay untouched by the step.
-            g + decay * x.clone() if isinstance(decay, Tensor) else g.add(x, alpha=decay)
-            for g, x in zip(gs, xs, strict=True)
+            h + decay * y.clone() if isinstance(decay, Tensor) else h.add(y, alpha=decay)
+            for h, y in zip(hs, ys, strict=True)
         ]
-    asa_(
-        [real(x) for x in xs],
-        [real(g).to(real(m["v"]).dtype) for g, m in zip(gs, states, strict=True)],
-        [{k: t if k in COUNTERS else real(t) for k, t in m.items()} for m in states],
-        group["scaling"],
-        Rates(eta, 1 - group["beta"], group["clip_scaling"], group["bias_correction"]),
-    )
+    rates = Rates(eta, 1 - group["beta"], group["clip_scaling"], group["bias_correction"])
+    asa_(ys, hs, wide, group["scaling"], rates)
+    for x, y, state, m in zip(xs, ys, states, wide, strict=True):
+        if y.dtype != real(x).dtype:
+            x.copy_(y)
+        round_state_(state, m)
+
+
+def scalar_rate(rate: Rate, x: Tensor) -> Rate:
+    """A tensor of shape (1,) must not give a 0-dimensional x a dimension, nor one in float32 round what is float64."""
+    if not isinstance(rate, Tensor):
+        return rate
+    return rate.reshape(()).to(torch.promote_types(rate.dtype, arithmetic_dtype(real(x))))
+
+
+def widened(
+    xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]]
+) -> tuple[list[Tensor], list[Tensor], list[dict[str, Tensor]]]:
+    """Parameters, gradients and states as reals in the dtype of the arithmetic: views, or copies where they are not."""
+    ys = [real(x).to(arithmetic_dtype(real(x))) for x in xs]
+    dtypes = [arithmetic_dtype(real(m["v"])) for m in states]
+    hs = [real(g).to(dtype) for g, dtype in zip(gs, dtypes, strict=True)]
+    wide = [
+        {k: t if k in COUNTERS else real(t).to(dtype) for k, t in m.items()}
+        for m, dtype in zip(states, dtypes, strict=True)
+    ]
+    return ys, hs, wide

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
-from typing import Any
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from semaopt import scalings
-from semaopt._check import check_beta, check_bounds, check_flag, check_rate
+from semaopt._check import check_beta, check_bounds, check_flag, check_rate, require
 from semaopt.estimator import COUNTERS, state_dtype
+from semaopt.kernels import dispatch
+from semaopt.kernels.layout import PLAIN
+from semaopt.kernels.rounding import check_state_dtype, first_key
 
 _CHECKS: dict[str, Callable[[Any], None]] = {
     "lr": lambda value: check_rate("lr", value, "try 1e-3"),
@@ -22,8 +25,21 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
     "maximize": lambda value: check_flag("maximize", value),
     "bias_correction": lambda value: check_flag("bias_correction", value),
     "differentiable": lambda value: check_flag("differentiable", value),
+    "implementation": dispatch.check,
+    "rounding_seed": lambda value: require(
+        type(value) is int, "rounding_seed", value, "must be a whole number", "it seeds the rounding of bf16 states"
+    ),
     "clip_scaling": lambda value: None if value is None else check_bounds("clip_scaling", value),
 }
+
+#: The options that a group of some optimizer has: one that lacks it refuses it.
+OPTIONS = {*_CHECKS, "scaling"}
+
+
+#: A group, its parameters that have a gradient, these gradients, and their states.
+Ready = tuple[dict[str, Any], list[Tensor], list[Tensor], list[dict[str, Any]]]
+#: Group options that a checkpoint does not bring.
+_LOCAL = ("implementation", "state_dtype")
 
 
 def check_group(group: Mapping[str, Any]) -> None:
@@ -37,20 +53,29 @@ def check_group(group: Mapping[str, Any]) -> None:
             check(group[name])
 
 
+def check_rates(group: Mapping[str, Any]) -> None:
+    """What a schedule moves, in every step and therefore cheaply."""
+    lr, beta = group["lr"], group["beta"]
+    if (type(lr) is float and not 0 <= lr < math.inf) or (type(beta) is float and not 0 <= beta < 1):
+        check_group(group)
+
+
 def counter(name: str, value: float | Tensor = 0.0) -> Tensor:
     """One of :data:`COUNTERS`, on the CPU as torch keeps its step: reading it must not wait for a device.
 
     It is 0-dimensional: what has a dimension, torch.distributed.checkpoint expects on the parameters' device.
     """
-    dtype = torch.float32 if name == "step" else torch.float64
+    dtype = {"step": torch.float32, "rounding": torch.int64}.get(name, torch.float64)
     return torch.as_tensor(value, dtype=dtype, device="cpu").clone()
 
 
-def zero_state(x: Tensor, buffers: Sequence[str], *, weights: bool = False) -> dict[str, Tensor]:
+def zero_state(
+    x: Tensor, buffers: Sequence[str], *, weights: bool = False, dtype: torch.dtype | None = None
+) -> dict[str, Tensor]:
     """The state of ``x`` before its first step: a counter, zero buffers, and, if asked for, the averages' weights."""
-    state, dtype = {"step": counter("step")}, state_dtype(x)
+    state = {"step": counter("step")}
     for name in buffers:
-        state[name] = torch.zeros_like(x, dtype=dtype, memory_format=torch.preserve_format)
+        state[name] = torch.zeros_like(x, dtype=state_dtype(x, dtype), memory_format=torch.preserve_format)
         weight = f"{name}_weight"
         if weights and weight in COUNTERS:
             state[weight] = counter(weight)
@@ -73,6 +98,7 @@ class SemaOptimizer(Optimizer):
         if "scaling" in group:
             group["scaling"] = scalings.resolve(group["scaling"])
         self._refuse_twice(group["params"])
+        self._refuse_unserved(group)
         names = {*group, "param_names"}
         super().add_param_group(group)
         for name in self.defaults.keys() - names:  # torch gives every group every default
@@ -81,6 +107,16 @@ class SemaOptimizer(Optimizer):
     def _complete(self, param_group: dict[str, Any]) -> dict[str, Any]:
         """The group with the defaults that apply to it."""
         return {**self.defaults, **param_group}
+
+    @staticmethod
+    def _refuse_unserved(group: dict[str, Any]) -> None:
+        """Refuse what the group's parameters make impossible."""
+        tensors = [p[1] if isinstance(p, tuple) else p for p in group["params"]]
+        if not all(isinstance(p, Tensor) for p in tensors):
+            return  # torch's to refuse
+        check_state_dtype(group.get("state_dtype"), tensors)
+        if "scaling" in group:
+            dispatch.refuse(group, tensors, tensors, [{}] * len(tensors))
 
     def _refuse_twice(self, params: list[Any]) -> None:
         tensors = [p[1] if isinstance(p, tuple) else p for p in params]
@@ -99,33 +135,81 @@ class SemaOptimizer(Optimizer):
                 )
             seen[id(p)] = here
 
+    def _ready(self) -> Iterator[Ready]:
+        """``(group, xs, gs, states)`` of each group that has gradients, after every group was checked."""
+        if torch.compiler.is_compiling():  # which knows _init_group and runs it outside its graph
+            for group in self.param_groups:
+                xs: list[Tensor] = []
+                gs: list[Tensor] = []
+                self._init_group(group, xs, gs)
+                yield group, xs, gs, [self.state[x] for x in xs]
+            return
+        for group, xs, gs in self._checked():
+            states = [self.state[x] for x in xs]
+            if not all(states):
+                self._init_group(group, [], [])
+            if xs:
+                yield group, xs, gs, states
+
     def _init_group(self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor]) -> None:
         """Fill ``xs`` and ``gs`` with the parameters that have a gradient, and give each its zero state.
 
         The name and the list arguments are those torch.compile knows: it runs this method outside its graph.
         """
-        for x in group["params"]:
-            if x.grad is None:
+        for i, x in enumerate(group["params"]):
+            g = x.grad
+            if g is None:
                 continue
             xs.append(x)
-            gs.append(x.grad)
-            state = self.state[x]
-            if not state:
-                buffers = ("v", *group["scaling"].buffers)
-                state.update(zero_state(x, buffers, weights=group["bias_correction"]))
+            gs.append(g)
+            if "step" not in self.state[x]:
+                self._init_state(group, i, x)
+
+    def _init_state(self, group: dict[str, Any], i: int, x: Tensor) -> None:
+        """The zero state of ``x``, parameter i of the group."""
+        buffers, dtype = ("v", *group["scaling"].buffers), group.get("state_dtype")
+        state = self.state[x]
+        state.update(zero_state(x, buffers, weights=group["bias_correction"], dtype=dtype))
+        self._key_rounding(state, group, next(k for k, mine in enumerate(self.param_groups) if mine is group), i)
+
+    @staticmethod
+    def _key_rounding(state: dict[str, Any], group: dict[str, Any], k: int, i: int) -> None:
+        """Give parameter i of group k its key for stochastic rounding, if it needs one and has none."""
+        if group.get("state_dtype") is None:
+            state.pop("rounding", None)
+        elif "rounding" not in state:
+            state["rounding"] = counter("rounding", first_key(group.get("rounding_seed", 0), k, i))
 
     def _check_step(self) -> None:
         """Refuse a step that cannot be taken, before anything has moved."""
+        self._checked()
+
+    def _checked(self) -> list[tuple[dict[str, Any], list[Tensor], list[Tensor]]]:
+        """``(group, xs, gs)`` of each group, if all of them can take a step."""
+        found = []
         for k, group in enumerate(self.param_groups):
-            for i, x in enumerate(group["params"]):
-                if x.grad is not None and x.grad.is_sparse:
-                    raise RuntimeError(
-                        f"{type(self).__name__} does not support sparse gradients (group {k}, parameter {i}, shape "
-                        f"{tuple(x.shape)}): its moving averages decay in every coordinate at every step; use "
-                        "nn.Embedding(sparse=False), or torch.optim.SparseAdam for that parameter"
-                    )
-            if not torch.compiler.is_compiling():
-                check_group({name: group[name] for name in ("lr", "beta") if isinstance(group[name], float)})
+            check_rates(group)
+            xs: list[Tensor] = []
+            gs: list[Tensor] = []
+            for x in group["params"]:
+                g = x.grad
+                if g is not None:
+                    xs.append(x)
+                    gs.append(g)
+                    if g.is_sparse:
+                        self._refuse_sparse(k, x)
+            if group.get("implementation", "auto") in ("c", "foreach"):
+                dispatch.refuse(group, xs, gs, [self.state.get(x, {}) for x in xs])
+            found.append((group, xs, gs))
+        return found
+
+    def _refuse_sparse(self, k: int, x: Tensor) -> NoReturn:
+        i = next(i for i, p in enumerate(self.param_groups[k]["params"]) if p is x)
+        raise RuntimeError(
+            f"{type(self).__name__} does not support sparse gradients (group {k}, parameter {i}, shape "
+            f"{tuple(x.shape)}): its moving averages decay in every coordinate at every step; use "
+            "nn.Embedding(sparse=False), or torch.optim.SparseAdam for that parameter"
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Torch's state dict with each scaling as plain values, so ``torch.load(weights_only=True)`` reads it."""
@@ -139,7 +223,9 @@ class SemaOptimizer(Optimizer):
         """Load a state dict to the bit; nothing changes if any of it does not fit.
 
         Torch casts every state tensor to its parameter's dtype and may share it with ``state_dict``. Here the
-        averages keep :func:`state_dtype`, the counters (plain numbers will do) their own, and all are copies.
+        averages keep :func:`state_dtype` and lie in memory as their parameter does, the counters (plain numbers will
+        do) keep their own dtype, and all are copies. ``implementation`` and ``state_dtype`` say how to compute on this
+        machine, not what, so they stay as this optimizer was built.
         """
         seen: dict[str, Any] = {}
 
@@ -148,14 +234,11 @@ class SemaOptimizer(Optimizer):
             return seen
 
         def after(_: Optimizer) -> None:
-            ids = chain.from_iterable(group["params"] for group in seen["param_groups"])
-            xs = chain.from_iterable(group["params"] for group in self.param_groups)
-            for key, x in zip(ids, xs, strict=True):
-                for name, value in seen["state"].get(key, {}).items():
-                    if name in COUNTERS:
-                        self.state[x][name] = counter(name, value)
-                    elif isinstance(value, Tensor):
-                        self.state[x][name] = value.to(x.device, state_dtype(x), copy=True)
+            for k, (given, group) in enumerate(zip(seen["param_groups"], self.param_groups, strict=True)):
+                for i, (key, x) in enumerate(zip(given["params"], group["params"], strict=True)):
+                    if seen["state"].get(key):
+                        self.state[x].update(_restored(seen["state"][key], x, group.get("state_dtype")))
+                        self._key_rounding(self.state[x], group, k, i)
 
         # Ours runs after the user's own hooks on the way in, and before them on the way out.
         handles = [
@@ -174,8 +257,21 @@ class SemaOptimizer(Optimizer):
         # A different number of groups is torch's to refuse.
         for given, live in zip(packed, self.param_groups, strict=False):
             check_group(given)
-            group = dict(given)
+            group = {**given, **{name: live[name] for name in _LOCAL if name in live}}
             if isinstance(group.get("scaling"), dict):
                 group["scaling"] = scalings.restore(group["scaling"], live["scaling"])
             groups.append(group)
         return groups + packed[len(groups) :]
+
+
+def _restored(saved: Mapping[str, Any], x: Tensor, chosen: torch.dtype | None) -> dict[str, Tensor]:
+    """Copies of one parameter's saved counters and averages, the latter in this dtype."""
+    state = {}
+    for name, value in saved.items():
+        if name in COUNTERS:
+            state[name] = counter(name, value)
+        elif isinstance(value, Tensor) and value.shape == x.shape and {type(value), type(x)} <= PLAIN:
+            state[name] = torch.empty_like(x, dtype=state_dtype(x, chosen)).copy_(value)
+        elif isinstance(value, Tensor):
+            state[name] = value.to(x.device, state_dtype(x, chosen), copy=True)
+    return state

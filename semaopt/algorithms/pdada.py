@@ -9,6 +9,7 @@ from torch.optim.optimizer import ParamsT, _use_grad_for_differentiable
 
 from semaopt.algorithms.asa import step_group
 from semaopt.algorithms.minmax import MinMaxOptimizer, evaluate
+from semaopt.algorithms.quiet import quiet
 from semaopt.estimator import Rate
 from semaopt.projections import Projection
 from semaopt.scalings import Scaling
@@ -68,6 +69,7 @@ class PDAda(MinMaxOptimizer):
         given = {name: value for name, value in locals().items() if name not in ("self", "primal", "dual", "__class__")}
         super().__init__(primal, dual, given)
 
+    @quiet
     @_use_grad_for_differentiable
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step; ``closure``, if given, computes the loss and the gradients first and its value is returned."""

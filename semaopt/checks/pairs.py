@@ -109,7 +109,8 @@ def registry(quick: bool) -> Checks:
     # The constants of thm:6 make its step sizes so small that the rate shows from T = 30,000 on.
     slow = Size((3_000,), seeds=64) if quick else Size((30_000, 100_000, 300_000))
     bed, dual = StronglyConcave(d=4, lam=2.25, beta=0.25, x0=0.5), DualPL(d=4, lam=2.0, x0=0.5)
-    lower, single = QuadraticBilevel(b=0.1, x0=5.0, sigma2=1e-4), QuadraticBilevel(d=1, b=1.0, x0=0.5, sigma2=0.01)
+    lower = QuadraticBilevel(2, 2, 1.0, 1.1, 0.1, mu=0.0, rho=1.0, shift=0.0, noise=0.1, sigma2=2.5e-5, x0=5.0)
+    single = QuadraticBilevel(1, 1, 1.0, 1.1, 1.0, mu=0.0, rho=1.0, shift=0.0, noise=0.1, sigma2=2.5e-3, x0=0.5)
     found: dict[str, tuple[str, Check]] = {}
     for key, row in ROWS.items():
         found[f"minmax[{key}]"] = "thm:PDAda", partial(minmax, setting=Setting(bed, row), size=size)

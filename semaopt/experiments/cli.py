@@ -129,6 +129,22 @@ def reproduce(
 
 app.command()(check)
 
+_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+@app.command(add_help_option=False, context_settings=_PASSED_ON)
+def bench(
+    context: typer.Context, name: Annotated[str, typer.Argument(metavar="[NAME]", help="What: step.")] = "step"
+) -> None:
+    """Measure the time of a step beside torch and installed peers; semaopt bench step --help says more."""
+    from semaopt.experiments import bench_step
+
+    if name == "--help":
+        name = "step"
+        context.args.append("--help")
+    _one_of("NAME", name, ["step"])
+    bench_step.main(context.args)
+
 
 def _cores() -> int:
     """The cores this process may use, at most 8: more workers would take longer to start than they save."""

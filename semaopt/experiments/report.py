@@ -206,8 +206,8 @@ def _tuning(finding: Finding) -> str:
         f"{each} trials for each method, {len(settings['tuning_seeds'])} seeds each, none of them a final one. The "
         "trial with the smallest validation loss after the last epoch is chosen. The test set is not looked at. "
         "Folklore Adam has one β, so it tries three lr where the others try three first β. The grid grows, for all "
-        f"methods alike and at most {_times(settings['rounds'])}, while a best value lies on its edge and the loss falls "
-        "towards it by more than the noise of the seeds."
+        f"methods alike and at most {_times(settings['rounds'])}, while a best value lies on its edge and the loss "
+        "falls towards it by more than the noise of the seeds."
     ]
     notes += [
         f"The best {_AXES[e.axis]} of {_labels(finding, e.because)} lay on the edge of the grid: "

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from semaopt._check import require
+from semaopt.losses.auc_objective import ClosedForm, objective, one_hot, positive, unseen
 
 
 class Saddle(NamedTuple):
@@ -97,10 +98,10 @@ class AUCMinMax(nn.Module):
         """
         b = torch.as_tensor(labels)
         if num_classes is not None:
-            b = _one_hot(b, num_classes, validate=True)
+            b = one_hot(b, num_classes, validate=True)
         require(b.numel() > 0, "labels", tuple(b.shape), "must not be empty", "pass those of the training set")
         rows = b.reshape(len(b), -1)
-        p = _positive(rows, torch.float64, validate=True).mean(0)
+        p = positive(rows, torch.float64, validate=True).mean(0)
         absent = ((p == 0) | (p == 1)).nonzero().flatten().tolist()
         rule = "has examples of one class alone, so there is no AUC"
         require(not absent, "labels", f"column {absent}" if len(p) > 1 else p.item(), rule, "leave it out, or add data")
@@ -116,19 +117,16 @@ class AUCMinMax(nn.Module):
 
     def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The mean over the batch (and over classes) of the min-max objective."""
-        h, w, p = self._columns(scores, labels)
-        n = h.shape[0]
-        b = p - w  # p for a negative example, -(1-p) for a positive one
-        d = h - torch.lerp(self.r.to(p), self.s.to(p), w)  # h - s or h - r: lerp is exact at 0 and 1
-        if h.dim() == 1:
-            quadratic, linear = torch.dot(b.abs() * d, d), torch.dot(b, h)
-        else:
-            quadratic, linear = (b.abs() * d * d).sum(0), (b * h).sum(0)
-        y = self.y.to(p)
-        # n (|b| d^2 + 2 (1+y) b h - p(1-p) y^2) as linear and quadratic parts of y; few operations, all on one number.
-        slope = torch.addcmul(linear, p * (1 - p), y, value=-n / 2)
-        total = torch.addcmul(torch.add(quadratic, linear, alpha=2), y, slope, value=2)
-        return (total.squeeze(0) if h.dim() == 1 else total.mean()) / n
+        self._check_shapes(scores, labels)
+        variables: tuple[Tensor, ...] = scores, self.prior, self.s, self.r, self.y
+        dtype = scores.dtype if scores.dtype == torch.float64 else torch.float32
+        if not scores.dtype == dtype == variables[1].dtype:
+            variables = tuple(z.to(dtype) for z in variables)
+        h, p, s, r, y = variables
+        if p.shape[0] == 1 and h.is_cpu and labels.is_cpu and unseen():
+            value: Tensor = ClosedForm.apply(h, s, r, y, labels, p, self.validate)  # type: ignore[no-untyped-call]
+            return value
+        return objective(h.reshape(-1, len(p)), self._weights(labels, dtype), p, s=s, r=r, y=y)
 
     @torch.no_grad()
     def saddle(self, scores: Tensor, labels: Tensor) -> Saddle:
@@ -137,9 +135,9 @@ class AUCMinMax(nn.Module):
         A class that is absent leaves its s or r as it is. How far ``auc.y`` is from this y on a large batch tells
         whether the dual variable keeps up with the model.
         """
-        h, w, p = self._columns(scores, labels)
-        if h.dim() == 1:
-            h, w = h.unsqueeze(1), w.unsqueeze(1)
+        self._check_shapes(scores, labels)
+        dtype = torch.promote_types(scores.dtype, torch.float32)
+        h, p, w = scores.reshape(-1, len(self.prior)).to(dtype), self.prior.to(dtype), self._weights(labels, dtype)
         positive, negative = w.sum(0), (1 - w).sum(0)
         s = torch.where(positive > 0, (w * h).sum(0) / positive.clamp_min(1), self.s.to(p))
         r = torch.where(negative > 0, ((1 - w) * h).sum(0) / negative.clamp_min(1), self.r.to(p))
@@ -151,52 +149,22 @@ class AUCMinMax(nn.Module):
         prior = self.prior.tolist()
         return f"prior={prior[0]:g}" if len(prior) == 1 else f"prior={prior}"
 
-    def _columns(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores h, weights w (1 for a positive example, else 0) and prior p, in the dtype to compute in."""
-        classes = self.prior.shape[0]
-        validate = self.validate and not torch.compiler.is_compiling()
+    def _check_shapes(self, scores: Tensor, labels: Tensor) -> None:
+        n, classes = scores.shape[0] if scores.dim() else 0, self.prior.shape[0]
         if classes == 1:
-            h, b = scores.reshape(-1), labels.reshape(-1)
-            fits = scores.shape in (h.shape, (h.shape[0], 1))
+            fits = n == scores.numel() == labels.numel() and scores.dim() <= 2
         else:
-            h, b = scores, labels if labels.dim() == 2 else _one_hot(labels, classes, validate=validate)
-            fits = scores.dim() == 2 and scores.shape[1] == classes
-        if not fits or h.shape != b.shape or h.shape[0] == 0:
+            fits = scores.shape == (n, classes) and labels.shape in ((n, classes), (n,))
+        if not fits or n == 0:
             expected = "(n,) or (n, 1)" if classes == 1 else f"(n, {classes})"
             raise ValueError(
                 f"scores of shape {tuple(scores.shape)} and labels of shape {tuple(labels.shape)}: with {classes} "
                 f"prior(s) the scores must be {expected}, n >= 1, and the labels as many; flatten or squeeze them"
             )
-        dtype = torch.promote_types(scores.dtype, torch.float32)
-        return h.to(dtype), _positive(b, dtype, validate=validate), self.prior.to(dtype)
 
-
-def _positive(b: Tensor, dtype: torch.dtype, *, validate: bool) -> Tensor:
-    """1 for a positive label and 0 for a negative one, which may be written 0 or -1."""
-    if b.dtype == torch.bool:
-        return b.to(dtype)
-    if validate:
-        if torch.equal(b * b, b):  # all are 0 or 1
-            return b.to(dtype)
-        if not bool(((b == 1) | (b == -1)).all()):
-            values = torch.unique(b)[:6].tolist()
-            rule = "must be {0, 1} or {-1, 1}, 1 the positive class"
-            require(False, "labels", values, rule, "map the classes to one of these pairs")
-    return (b == 1).to(dtype)
-
-
-def _one_hot(labels: Tensor, classes: int, *, validate: bool) -> Tensor:
-    """Class numbers as one column a class."""
-    ok = labels.dim() == 1 and not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
-    rule = f"{classes} classes need whole numbers of shape (n,), or one column a class"
-    require(ok, "labels", f"{labels.dtype} of shape {tuple(labels.shape)}", rule, "try labels.long()")
-    if validate and len(labels) > 0:
-        low, high = int(labels.min()), int(labels.max())
-        require(
-            low >= 0 and high < classes,
-            "labels",
-            (low, high),
-            f"must lie in 0..{classes - 1}",
-            "number the classes from 0",
-        )
-    return labels.unsqueeze(-1) == torch.arange(classes, device=labels.device)
+    def _weights(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
+        """1 for a positive example, else 0, of shape (n, C)."""
+        classes, validate = self.prior.shape[0], self.validate and not torch.compiler.is_compiling()
+        if classes > 1 and labels.dim() == 1:
+            labels = one_hot(labels, classes, validate=validate)
+        return positive(labels, dtype, validate=validate).reshape(-1, classes)

@@ -2,7 +2,8 @@
 
 from semaopt.problems import simulate as simulate
 from semaopt.problems.bilevel import QuadraticBilevel as QuadraticBilevel
-from semaopt.problems.compositional import Compositional as Compositional
+from semaopt.problems.cleaning import HyperCleaning as HyperCleaning
+from semaopt.problems.compositional import QuadraticComposition as QuadraticComposition
 from semaopt.problems.logistic import LogisticBilevel as LogisticBilevel
 from semaopt.problems.minimization import Bounded as Bounded
 from semaopt.problems.minimization import LeastSquares as LeastSquares

@@ -3,20 +3,22 @@ r"""A bilevel problem with y*(x), F(x) = f(x, y*(x)), grad F and all constants o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from semaopt._check import require
-from semaopt.problems.minimization import STEEPEST, bump, bump_slope
+from semaopt.hypergradient.oracles import Closure
+from semaopt.problems.minimization import STEEPEST, bump_slope
 from semaopt.problems.oracles import Draw, signs
 from semaopt.theory.constants import Constants
 
 
 class Pieces(NamedTuple):
-    """One sample of everything that SMB and SBMA look at; matrices are diagonal and kept as vectors."""
+    """One sample of everything that SMB and SBMA look at; h as its eigenvalues in the basis of A."""
 
     fx: Tensor
     fy: Tensor
@@ -24,108 +26,204 @@ class Pieces(NamedTuple):
     h: Tensor
     gy: Tensor
 
-    @property
-    def hypergradient(self) -> Tensor:
-        """O_fx - O_gxy h O_fy."""
-        return self.fx - self.gxy * self.h * self.fy
 
-
-@dataclass(frozen=True)
+@dataclass
 class QuadraticBilevel:
-    r"""The lower problem is quadratic, the upper one bounded and not convex, coordinate by coordinate:
+    r"""A lower problem that is quadratic, below a square that may be flattened, with everything known.
 
     .. math::
-        g(x, y) = \sum_i \frac{h_i}2y_i^2 - b\,x_iy_i, \qquad f(x, y) = \sum_i r(y_i) + \alpha\,r(x_i), \qquad r(t) =
-        \frac{t^2}{1+t^2}
+        f(x, y) &= \sum_i\varphi(y_i - c_i) + \mu\sum_i\varphi(x_i), \qquad \varphi(t) = \frac{t^2}{2(1+\rho t^2)},
+        \qquad g(x, y) = \tfrac12 y^\top A y - y^\top(Bx + b) \\
+        y^*(x) &= A^{-1}(Bx + b), \qquad \nabla F(x) = \mu\varphi'(x) + B^\top A^{-1}\varphi'(y^*(x) - c)
 
-    with :math:`h_i` from ``lam`` to ``curvature``; :math:`y^*_i = bx_i/h_i`, :math:`F(x) = \sum_i r(bx_i/h_i) +
-    \alpha r(x_i)`.
+    A has eigenvalues from ``lam`` to ``C_gyy / (1 + noise)``. With rho = 0 it is a quadratic on top of a quadratic;
+    with rho > 0 F is bounded and not convex, f_y is bounded as ``ass:5`` asks, and :meth:`constants` knows all of it
+    (:math:`|\varphi''| \le 1`, :math:`|\varphi'| \le 3\sqrt3/(16\sqrt\rho)`).
 
-    Oracles: every coordinate of :math:`f_x, f_y, g_y` and of the diagonal of :math:`g_{xy}` has a random sign times
-    :math:`\sqrt{\sigma^2/d}` added, so each has the variance sigma2 (in the Frobenius norm); a sample of
-    :math:`g_{yy}` is :math:`h_i(1 \pm` ``spread`` :math:`)`, between 0 and C_gyy = curvature (1 + spread).
+    Each derivative has noise of its own. A sample of g_yy is :math:`(1+s)A` with s uniform on [-noise, noise]; samples
+    of f_x, f_y, g_y and g_xy have a random sign times the same number added to every entry, with the variance sigma2
+    in all. (In the closures the noise of the second derivatives is a quadratic form around the current point, which
+    leaves the gradients alone: a plain random A would make their variance grow with y.)
+
+    Args:
+        d_x, d_y: the dimensions.
+        lam: the smallest eigenvalue of A, the strong convexity of g in y.
+        C_gyy: no sample of g_yy is larger.
+        C_gxy: the spectral norm of B.
+        mu: the weight of x in f.
+        rho: how fast f flattens.
+        shift: the size of the entries of b and c; with 0.0, min F = 0 at x = 0, else 0 is a lower bound.
+        noise: the relative noise of g_yy.
+        sigma2: the variance of the other samples; with both 0.0 the closures are deterministic.
+        x0: every coordinate of x_0.
+        seed: of the problem and of the closures' samples.
+
+    >>> problem = semaopt.problems.QuadraticBilevel(d_x=3, d_y=2)
+    >>> x, y = problem.start()
+    >>> y.data = problem.y_star(x)
+    >>> found = semaopt.hypergradient.check(problem.outer(x, y), problem.inner(x, y), [x], [y],
+    ...                                     semaopt.hypergradient.Exact(), estimates=1)
+    >>> torch.allclose(found.estimate[0], problem.grad(x))
+    True
     """
 
-    d: int = 2
-    lam: float = 1.0
-    curvature: float = 1.0
-    b: float = 1.0
-    alpha: float = 0.0
-    sigma2: float = 0.01
-    spread: float = 0.1
+    d_x: int = 4
+    d_y: int = 5
+    lam: float = 0.5
+    C_gyy: float = 2.0
+    C_gxy: float = 1.0
+    mu: float = 0.1
+    rho: float = 0.0
+    shift: float = 1.0
+    noise: float = 0.0
+    sigma2: float = 0.0
     x0: float = 1.0
+    seed: int = 0
+    dtype: torch.dtype = torch.float64
+    A: Tensor = field(init=False, repr=False)
+    B: Tensor = field(init=False, repr=False)
+    b: Tensor = field(init=False, repr=False)
+    c: Tensor = field(init=False, repr=False)
     smallest = 0.0
 
     def __post_init__(self) -> None:
-        require(0 <= self.spread < 1, "spread", self.spread, "must lie in [0, 1)", "samples of g_yy must stay positive")
-        ok = 0 < self.lam <= self.curvature
-        require(ok, "lam", self.lam, f"must lie in (0, curvature={self.curvature}]", "g is lam-strongly convex in y")
+        require(0 <= self.noise < 1, "noise", self.noise, "must lie in [0, 1)", "g must stay convex")
+        largest = self.C_gyy / (1 + self.noise)
+        require(0 < self.lam <= largest, "lam", self.lam, f"must lie in (0, {largest:g}]", "C_gyy/(1 + noise) bounds A")
+        self.generator = torch.Generator().manual_seed(self.seed)
+        self._basis, _ = torch.linalg.qr(self._randn(self.d_y, self.d_y))
+        self._values = torch.linspace(self.lam, largest, self.d_y, dtype=self.dtype)
+        self.A = self._basis * self._values @ self._basis.T
+        self._inverse = self._basis / self._values @ self._basis.T
+        B = self._randn(self.d_y, self.d_x)
+        self.B = B * (self.C_gxy / torch.linalg.matrix_norm(B, 2))
+        self.b, self.c = self.shift * self._randn(self.d_y), self.shift * self._randn(self.d_y)
 
-    @property
-    def dim_y(self) -> int:
-        return self.d
+    def _randn(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=self.generator, dtype=self.dtype)
 
-    @property
-    def h(self) -> Tensor:
-        """The diagonal of g_yy."""
-        return torch.linspace(self.lam, self.curvature, self.d, dtype=torch.float64)
+    def start(self, copies: int = 1) -> tuple[Parameter, Parameter]:
+        """x_0 and y = 0, a row for each copy: independent runs side by side, the cheap way to average over them."""
+        x = torch.full((copies, self.d_x), self.x0, dtype=self.dtype)
+        return Parameter(x), Parameter(torch.zeros(copies, self.d_y, dtype=self.dtype))
 
-    @property
-    def C_gyy(self) -> float:
-        return self.curvature * (1 + self.spread)
+    def _phi(self, t: Tensor) -> Tensor:
+        square = t.square()
+        return square / (2 + 2 * self.rho * square)
 
-    def F(self, x: Tensor) -> Tensor:
-        return (bump(self.y_star(x)) + self.alpha * bump(x)).sum(-1)
+    def _slope(self, t: Tensor) -> Tensor:
+        root = math.sqrt(self.rho)
+        return bump_slope(t * root).mul_(0.5 / root) if root else t.clone()
 
-    def grad(self, x: Tensor) -> Tensor:
-        slope = self.b / self.h
-        return bump_slope(x * slope).mul_(slope).add_(bump_slope(x), alpha=self.alpha)
+    def f(self, x: Tensor, y: Tensor) -> Tensor:
+        """The upper objective of every row, without noise."""
+        return self._phi(y - self.c).sum(-1) + self.mu * self._phi(x).sum(-1)
+
+    def outer(self, x: Tensor, y: Tensor) -> Closure:
+        """() -> a fresh sample of f, summed over the copies."""
+
+        def f() -> Tensor:
+            value = self.f(x, y).sum()
+            if self.sigma2:
+                value = value + (x * self._additive(x)).sum() + (y * self._additive(y)).sum()
+            return value
+
+        return f
+
+    def inner(self, x: Tensor, y: Tensor) -> Closure:
+        """() -> a fresh sample of g, summed over the copies."""
+
+        def g() -> Tensor:
+            value = (y * (y @ self.A / 2 - x @ self.B.T - self.b)).sum()
+            d_x, d_y = x - x.detach(), y - y.detach()
+            if self.noise:
+                s = torch.rand(len(y), 1, generator=self.generator, dtype=self.dtype).mul_(2).sub_(1)
+                value = value + self.noise * (s * d_y * (d_y @ self.A)).sum() / 2
+            if self.sigma2:
+                mixed = self._additive(x.new_empty(len(x), self.d_x, self.d_y))
+                value = value + (y * self._additive(y)).sum() + torch.einsum("si,sij,sj->", d_x, mixed, d_y)
+            return value
+
+        return g
+
+    def _additive(self, like: Tensor) -> Tensor:
+        """Noise of variance sigma2 for every row."""
+        return signs(tuple(like.shape), like, self.generator).mul_(math.sqrt(self.sigma2 / like[0].numel()))
 
     def y_star(self, x: Tensor) -> Tensor:
-        return x * (self.b / self.h)
+        """The minimizer of g(x, .) of every row."""
+        return (x.detach() @ self.B.T + self.b) @ self._inverse
 
-    def start(self, seeds: int = 1) -> tuple[Tensor, Tensor]:
-        """x_0 and y_0 = y*(x_0), once for every seed."""
-        x = torch.full((seeds, self.d), self.x0, dtype=torch.float64)
-        return x, self.y_star(x)
+    def F(self, x: Tensor) -> Tensor:
+        """f(x, y*(x)) of every row."""
+        return self.f(x.detach(), self.y_star(x))
+
+    def grad(self, x: Tensor) -> Tensor:
+        """Grad F of every row."""
+        return self.hypergradient(x, self.y_star(x))
+
+    def hypergradient(self, x: Tensor, y: Tensor) -> Tensor:
+        """f_x - g_xy [g_yy]^{-1} f_y at any y."""
+        return self.mu * self._slope(x.detach()) + self._slope(y.detach() - self.c) @ self._inverse @ self.B
+
+    @property
+    def L(self) -> float:
+        """The Lipschitz constant of grad F."""
+        return self.mu + float(torch.linalg.matrix_norm(self._inverse @ self.B, 2)) ** 2
 
     def constants(self) -> Constants:
-        """All that ``thm:5`` and ``thm:6`` ask for."""
-        x, y = self.start()
+        """All that ``thm:5`` and ``thm:6`` ask for, where y_0 = y*(x_0)."""
+        ok = self.rho > 0
+        require(ok, "rho", self.rho, "the theorems need a bounded f_y, and that of a square is not", "pass rho > 0")
+        x, _ = self.start()
         return Constants(
-            L=2 * (self.b / self.lam) ** 2 + 2 * self.alpha,
+            L=self.L,
             lam=self.lam,
             sigma2=self.sigma2,
             delta_f=float(self.F(x)) - self.smallest,
-            delta_y=float((y - self.y_star(x)).square().sum()),
-            L_fx=2 * self.alpha,
-            L_fy=2.0,
-            L_gy=self.curvature,
+            delta_y=0.0,
+            L_fx=self.mu,
+            L_fy=1.0,
+            L_gy=float(self._values[-1]),
             L_gxy=0.0,
             L_gyy=0.0,
-            C_fy=math.sqrt(self.d) * STEEPEST,
-            C_gxy=self.b,
+            C_fy=math.sqrt(self.d_y / self.rho) * STEEPEST / 2,
+            C_gxy=self.C_gxy,
             C_gyy=self.C_gyy,
-            dim_y=self.dim_y,
+            dim_y=self.d_y,
         )
 
-    def draw(self, steps: int, like: Tensor, k: int, generator: torch.Generator) -> Draw:
-        """The randomness of ``steps`` steps: four noises, k - 1 samples of g_yy, and how many of them are used."""
-        noise = signs((steps, 4, *like.shape), like, generator).mul_(math.sqrt(self.sigma2 / self.d))
-        factors = signs((steps, k - 1, *like.shape), like, generator).mul_(self.spread).add_(1)
-        factors.mul_(self.h / -self.C_gyy).add_(1)
+    def draw(self, steps: int, copies: int, k: int, generator: torch.Generator) -> Draw:
+        """The randomness of ``steps`` steps: four noises, and h from k - 1 samples of g_yy and a random p."""
+        like = self.A
+        shapes = ((self.d_x,), (self.d_y,), (self.d_x, self.d_y), (self.d_y,))
+        noises = [
+            signs((steps, copies, *shape), like, generator).mul_(math.sqrt(self.sigma2 / math.prod(shape)))
+            for shape in shapes
+        ]
+        s = torch.rand(steps, k - 1, copies, 1, generator=generator, dtype=self.dtype).mul_(2).sub_(1)
+        factors = 1 - s.mul_(self.noise).add_(1) * (self._values / self.C_gyy)
         # p is uniform on 0..k-1: the factors from p on are not in the product.
-        p = torch.randint(k, (steps, 1, len(like), 1), generator=generator)
+        p = torch.randint(k, (steps, 1, copies, 1), generator=generator)
         unused = torch.arange(k - 1).view(-1, 1, 1) >= p
-        return noise, factors.masked_fill_(unused, 1.0).prod(1).mul_(k / self.C_gyy)
+        return *noises, factors.masked_fill_(unused, 1.0).prod(1).mul_(k / self.C_gyy)
 
     def sample(self, x: Tensor, y: Tensor, noise: Draw) -> Pieces:
         """One fresh sample of every piece at (x, y)."""
-        fx, fy, gxy, gy = noise[0].unbind(0)
+        fx, fy, gxy, gy, h = noise
         return Pieces(
-            fx if self.alpha == 0 else fx.add(bump_slope(x), alpha=self.alpha),
-            bump_slope(y).add_(fy),
-            gxy - self.b,
-            noise[1],
-            gy.addcmul(y, self.h).sub_(x, alpha=self.b),
+            fx + self.mu * self._slope(x),
+            fy + self._slope(y - self.c),
+            gxy - self.B.T,
+            h,
+            gy + y @ self.A - x @ self.B.T - self.b,
         )
+
+    def apply(self, h: Tensor, w: Tensor) -> Tensor:
+        """The matrix with the eigenvalues h, in the basis of A, times w."""
+        return (w @ self._basis * h) @ self._basis.T
+
+    def estimate(self, x: Tensor, y: Tensor, noise: Draw) -> tuple[Tensor, Tensor]:
+        """(O_fx - O_gxy h O_fy, O_gy) at (x, y)."""
+        fx, fy, gxy, h, gy = self.sample(x, y, noise)
+        return fx - torch.einsum("sij,sj->si", gxy, self.apply(h, fy)), gy

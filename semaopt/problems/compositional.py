@@ -1,53 +1,106 @@
-r"""A compositional problem F(x) = f(E[g(x; xi)]) with F and grad F in closed form."""
+"""A compositional test bed with a closed form."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
-from semaopt.problems.minimization import bump, bump_slope
-from semaopt.problems.oracles import Draw, signs
+from semaopt._check import require
 
 
-@dataclass(frozen=True)
-class Compositional:
-    r"""g(x) = :math:`b\,\sin x` coordinate by coordinate, f(z) = sum of :math:`z_i^2/(1+z_i^2)`.
+@dataclass
+class QuadraticComposition:
+    r"""The squared distance of an expected linear map from a target: :math:`F(x) = \tfrac12|E[A_\xi x + b_\xi] - c|^2`.
 
-    :math:`F(x) = \sum_i r(b\sin x_i)`, min F = 0. A sample of g has a random sign times :math:`\sqrt{\sigma^2/d}`
-    added to every coordinate, one of the (diagonal) Jacobian too. f is not linear, so the gradient of f at a sample
-    of g is biased: this is what the moving average of g is for.
+    The entries of :math:`A_\xi` and :math:`b_\xi` have standard deviation ``noise`` around A and b, so
+
+    .. math::
+        \nabla F(x) = A^\top(Ax + b - c), \qquad
+        E\,\nabla\tfrac12|g(x;\xi) - c|^2 = \nabla F(x) + m\,\text{noise}^2 x
+
+    with m the number of rows: whoever puts a sample inside f minimizes something else, by a known amount.
+
+    Args:
+        d, m: the dimensions of x and of g.
+        lam, C: the smallest and the largest singular value of A, so mu = lam^2 and L_F = C^2.
+        noise: of a sample.
+        seed: of the problem and of the samples.
+
+    >>> problem = semaopt.problems.QuadraticComposition(noise=0.0)
+    >>> x = problem.start()
+    >>> torch.autograd.grad(problem.outer(problem.inner(x)()), x)[0].allclose(problem.grad(x))
+    True
     """
 
-    d: int = 10
-    b: float = 2.0
-    sigma2: float = 1.0
-    x0: float = 1.0
-    smallest = 0.0
+    d: int = 4
+    m: int = 5
+    lam: float = 0.5
+    C: float = 1.0
+    noise: float = 0.3
+    seed: int = 0
+    dtype: torch.dtype = torch.float64
+    A: Tensor = field(init=False, repr=False)
+    b: Tensor = field(init=False, repr=False)
+    c: Tensor = field(init=False, repr=False)
 
-    def inner(self, x: Tensor) -> Tensor:
-        """E[g(x; xi)]."""
-        return x.sin().mul_(self.b)
+    def __post_init__(self) -> None:
+        require(1 <= self.d <= self.m, "d", self.d, f"must lie in 1..{self.m}", "A must have full column rank")
+        self.generator = torch.Generator().manual_seed(self.seed)
+        u, _, vh = torch.linalg.svd(self._randn(self.m, self.d), full_matrices=False)
+        self.A = u @ torch.diag(torch.linspace(self.lam, self.C, self.d, dtype=self.dtype)) @ vh
+        self.b, self.c = self._randn(self.m), self._randn(self.m)
+
+    def _randn(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=self.generator, dtype=self.dtype)
+
+    def start(self, copies: int | None = None) -> Parameter:
+        """x_0 = 1 in every coordinate; with ``copies`` a row for each."""
+        shape = (self.d,) if copies is None else (copies, self.d)
+        return Parameter(torch.ones(shape, dtype=self.dtype))
+
+    def sample(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """A fresh g(x; xi) and its Jacobian, for every row of x its own."""
+        rows = (*x.shape[:-1], self.m)
+        A, b = (torch.randn(shape, generator=generator, dtype=self.dtype) for shape in ((*rows, self.d), rows))
+        A, b = A.mul_(self.noise).add_(self.A), b.mul_(self.noise).add_(self.b)
+        return (A @ x.unsqueeze(-1)).squeeze(-1) + b, A
+
+    def inner(self, x: Tensor) -> Callable[[], Tensor]:
+        """() -> a fresh sample of g."""
+        return lambda: self.sample(x, self.generator)[0]
+
+    def outer(self, z: Tensor) -> Tensor:
+        """f(z), summed over the rows."""
+        return (z - self.c).square().sum() / 2
+
+    def mean_inner(self, x: Tensor) -> Tensor:
+        """E[g(x; xi)] of every row."""
+        return x.detach() @ self.A.T + self.b
 
     def F(self, x: Tensor) -> Tensor:
-        return bump(self.inner(x)).sum(-1)
+        """f(E[g(x; xi)]) of every row."""
+        return (self.mean_inner(x) - self.c).square().sum(-1) / 2
 
     def grad(self, x: Tensor) -> Tensor:
-        return bump_slope(self.inner(x)).mul_(x.cos()).mul_(self.b)
+        """Grad F of every row."""
+        return (self.mean_inner(x) - self.c) @ self.A
 
-    def start(self, seeds: int = 1) -> Tensor:
-        return torch.full((seeds, self.d), self.x0, dtype=torch.float64)
+    @property
+    def smallest(self) -> float:
+        """min F."""
+        return float(self.F(self.minimizer()))
 
-    def draw(self, steps: int, like: Tensor, generator: torch.Generator) -> Draw:
-        """The noise of g and that of its Jacobian, which are independent."""
-        return (signs((steps, 2, *like.shape), like, generator).mul_(math.sqrt(self.sigma2 / self.d)),)
+    def minimizer(self) -> Tensor:
+        """Where F is smallest."""
+        found: Tensor = torch.linalg.lstsq(self.A, self.c - self.b).solution
+        return found
 
-    def sample_inner(self, x: Tensor, noise: Draw) -> Tensor:
-        """g(x; xi)."""
-        return self.inner(x).add_(noise[0][0])
-
-    def sample_gradient(self, x: Tensor, z: Tensor, noise: Draw) -> Tensor:
-        """J_g(x; xi')^T grad f(z)."""
-        return bump_slope(z).mul_(x.cos().mul_(self.b).add_(noise[0][1]))
+    def naive_minimizer(self) -> Tensor:
+        """What stochastic gradient descent on f(g(x; xi)) tends to."""
+        shift = self.m * self.noise**2 * torch.eye(self.d, dtype=self.dtype)
+        found: Tensor = torch.linalg.solve(self.A.T @ self.A + shift, self.A.T @ (self.c - self.b))
+        return found

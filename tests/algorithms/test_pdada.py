@@ -59,7 +59,7 @@ def adafom(history):
     return 1 / (sum(g.square() for g in history).div(len(history)).sqrt() + 1e-7)
 
 
-@pytest.mark.parametrize(("scaling", "scale"), [("shb", shb), ("adam", adam), ("adafom", adafom)], ids=str)
+@pytest.mark.parametrize(("scaling", "scale"), [("shb", shb), ("adam", adam), ("adafom", adafom)])
 def test_the_box(scaling, scale):
     x, y = pair()
     expected = written_out(x, y, 30, 0.05, 0.2, 0.8, scale, lambda y: y.clamp(-0.6, 0.4))
@@ -194,7 +194,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("hyper", "kind", "text"), BAD, ids=[str(hyper) for hyper, *_ in BAD])
+@pytest.mark.parametrize(
+    ("hyper", "kind", "text"), BAD, ids=[f"{i}-{next(iter(hyper))}" for i, (hyper, *_) in enumerate(BAD)]
+)
 def test_bad_arguments(hyper, kind, text):
     x, y = pair()
     with pytest.raises(kind, match=text):

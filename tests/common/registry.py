@@ -123,6 +123,51 @@ def minmax(kind: Callable[..., Optimizer], lacks: tuple[str, ...] = (), **option
     return Method(kind.__name__, build, ascend if closed else descend, duals, reasons, True, {"role": "primal"})
 
 
+def bilevel(optimizer: Optimizer, problem: Problem, k: int) -> None:
+    """How a bilevel method is driven: two closures, each call a fresh sample of step k."""
+    calls = iter(range(1000 * k, 1000 * (k + 1)))
+
+    def outer() -> Tensor:
+        return problem.minimize(k) + 0.1 * sum(y.square().sum() for y in problem.others)
+
+    def inner() -> Tensor:
+        call, means = next(calls), sum(x.mean() for x in problem.xs if x.requires_grad and x.numel())
+        terms = []
+        for i, y in enumerate(problem.others):
+            weight, centre = problem.sample(y, 10 + i, call)
+            terms.append(((y - centre - means).square() * weight).sum())
+        return 0.5 * sum(terms, torch.zeros(()))
+
+    optimizer.step(outer, inner)
+
+
+def two_levels(kind: Callable[..., Optimizer], label: str = "", lacks: tuple[str, ...] = (), **options: Any) -> Method:
+    def build(xs: Any, others: list[Tensor], **hyper: Any) -> Optimizer:
+        box = semaopt.projections.Box(-1.5, 1.5)
+        return kind(upper=xs, lower=others, project=box, **{"lr": 0.05, "lower_lr": 0.2, **options, **hyper})
+
+    reasons = dict.fromkeys(lacks, "not an option of this method")
+    reasons |= dict.fromkeys(CLOSURES, "takes two closures, has its own tests")
+    reasons |= {"complex": "refuses complex parameters", "maximize": "the sign of outer() says it"}
+    return Method(kind.__name__ + label, build, bilevel, duals, reasons, group={"role": "upper"})
+
+
+def compose(optimizer: Optimizer, problem: Problem, k: int) -> None:
+    """How a compositional method is driven: g(x) is the pair (loss, mean of x), f(z) is smooth and increasing in it."""
+    calls = iter(range(1000 * k, 1000 * (k + 1)))
+
+    def inner() -> Tensor:
+        means = sum(x.real.mean() for x in problem.xs if x.requires_grad and x.numel())
+        return torch.stack([problem.minimize(next(calls)), means])
+
+    optimizer.step(inner, lambda z: z[0] + 0.05 * problem.sign * z[1].square())
+
+
+def scma(xs: Any, others: list[Tensor], **hyper: Any) -> Optimizer:
+    return semaopt.SCMA(xs, **{"lr": 0.05, "inner_beta": 0.5, **hyper})
+
+
+CLOSURES = ("gradients", "closure", "compile", "decoupled_weight_decay", "separable", "complex", "differentiable")
 PLAIN = ("beta", "bias_correction", "clip_scaling", "maximize", "decoupled_weight_decay")
 CLOSED = (*PLAIN, "gradients", "closure", "compile")
 STAGES = {"stage_length": 3, "proximal": 0.1}
@@ -137,4 +182,15 @@ METHODS = [
     minmax(semaopt.baselines.PESSGDA, PLAIN, factor=0.9, **STAGES),
     minmax(semaopt.baselines.PESAdaGrad, PLAIN, factor=0.9, **STAGES),
     minmax(semaopt.baselines.AccMDA, (*CLOSED, "weight_decay"), k=1.0, m=2.0),
+    two_levels(semaopt.SMB, "[tracked]"),
+    two_levels(semaopt.SMB, "[neumann, adam]", inverse=semaopt.hypergradient.Neumann(terms=4), scaling="adam"),
+    two_levels(semaopt.SMB, "[series, adam+]", inverse=semaopt.hypergradient.NeumannSeries(3, 2.0), scaling="adam+"),
+    two_levels(semaopt.SMB, "[cg, amsgrad]", inverse=semaopt.hypergradient.CG(2), scaling="amsgrad"),
+    two_levels(semaopt.SMB, "[exact, adafom]", inverse=semaopt.hypergradient.Exact(), scaling="adafom"),
+    two_levels(semaopt.SBMA, lacks=(*PLAIN, "weight_decay"), lam=0.5, c_fy=5.0, c_gxy=2.0),
+    two_levels(semaopt.baselines.BSA, lacks=(*PLAIN, "weight_decay"), lower_steps=2),
+    two_levels(semaopt.baselines.TTSA, lacks=(*PLAIN, "weight_decay")),
+    two_levels(semaopt.baselines.StocBiO, lacks=(*PLAIN, "weight_decay"), lower_steps=2),
+    two_levels(semaopt.baselines.SOBA, lacks=(*PLAIN, "weight_decay")),
+    Method("SCMA", scma, compose, lacks=dict.fromkeys(CLOSURES, "takes two closures, has its own tests")),
 ]

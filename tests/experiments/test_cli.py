@@ -63,7 +63,8 @@ def test_reproduce_ends_with_the_path_of_the_report(call):
         (("reproduce", "--only", "cifar"), "'cifar' is unknown; there is: digits"),
         (("reproduce", "--frob"), "No such option"),
         (("reproduce", "extra"), "unexpected extra argument"),
-        (("bench",), "No such command 'bench'"),
+        (("frob",), "No such command 'frob'"),
+        (("bench", "frob"), "'frob' is unknown; there is: step"),
         (("reproduce", "--out", "file"), "'file' is not a directory, or lies below a file"),
         (("reproduce", "--out", "file/below"), "'file/below' is not a directory, or lies below a file"),
         (("reproduce", "--out", "/proc/nothing"), "'/proc/nothing' cannot be written to"),
@@ -147,7 +148,8 @@ def test_the_extra_is_what_is_imported():
 
 
 INTERRUPTED = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with it ignored
 from dataclasses import replace
 from semaopt.__main__ import main
 from semaopt.experiments import catalogue, cli

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import semaopt
 from semaopt.losses import AUCMinMax
+from semaopt.losses.auc_objective import objective
 
 
 def batch(n=40, seed=0, dtype=torch.float64, positive=0.3):
@@ -44,16 +45,55 @@ def test_value_and_gradients_are_the_formula(start, seed):
         torch.testing.assert_close(a.squeeze(), c, rtol=1e-12, atol=1e-15)
 
 
-def test_second_derivatives():
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own, forward mode
+@pytest.mark.parametrize("shape", [(8,), (8, 1)])
+def test_first_and_second_derivatives(shape):
     h, b = batch(8)
     auc = AUCMinMax(0.3, 0.1, -0.2, 0.4, dtype=torch.float64)
 
     def value(h, s, r, y):
-        return torch.func.functional_call(auc, {"s": s, "r": r, "y": y}, (h, b))
+        return torch.func.functional_call(auc, {"s": s, "r": r, "y": y}, (h, b)).square()
 
-    inputs = [h, *(z.detach().clone().requires_grad_() for z in (auc.s, auc.r, auc.y))]
-    assert torch.autograd.gradcheck(value, inputs)
+    inputs = [h.detach().reshape(shape).requires_grad_()]
+    inputs += [z.detach().clone().requires_grad_() for z in (auc.s, auc.r, auc.y)]
+    assert torch.autograd.gradcheck(value, inputs, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(value, inputs)
+    for i in range(4):  # with only one that requires a gradient
+        alone = [z.detach().requires_grad_(i == k) for k, z in enumerate(inputs)]
+        assert torch.autograd.gradcheck(value, alone)
+        assert torch.autograd.gradgradcheck(value, alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    n=st.integers(1, 50),
+    prior=st.floats(0.01, 0.99),
+    scale=st.sampled_from([1e-3, 1.0, 1e3]),
+)
+def test_the_closed_form_equals_what_torch_differentiates(dtype, seed, n, prior, scale):
+    h, b = batch(n, seed)
+    h = (h.detach() * scale).to(dtype).requires_grad_()
+    auc = AUCMinMax(prior, 0.3 * scale, -0.2 * scale, 0.7, dtype=dtype)
+    variables = [h, auc.s, auc.r, auc.y]
+    fast = auc(h, b)
+    assert type(fast.grad_fn).__name__ == "ClosedFormBackward"
+    slow = objective(h[:, None], b[:, None].to(dtype), auc.prior, s=auc.s, r=auc.r, y=auc.y)
+    eps = {torch.float32: 1e-5, torch.float64: 1e-13}[dtype]
+    torch.testing.assert_close(fast, slow, rtol=eps, atol=eps * scale**2)
+    for a, c in zip(torch.autograd.grad(fast, variables), torch.autograd.grad(slow, variables), strict=True):
+        torch.testing.assert_close(a, c, rtol=eps, atol=eps * scale)
+
+
+def test_transforms_see_the_operations():
+    h, b = batch(6)
+    auc = AUCMinMax(0.3, 0.1, -0.2, 0.4, dtype=torch.float64)
+    (expected,) = torch.autograd.grad(auc(h, b), h)
+    torch.testing.assert_close(torch.func.grad(auc)(h.detach(), b), expected)
+    quiet = AUCMinMax(0.3, 0.1, -0.2, 0.4, dtype=torch.float64, validate=False)
+    each = torch.func.vmap(lambda h, b: quiet(h[None], b[None]))(h.detach(), b)
+    torch.testing.assert_close(each.mean(), auc(h, b))
 
 
 @settings(max_examples=20, deadline=None)

@@ -1,6 +1,7 @@
 """Gradients against autograd, minimizers against the definition, constants against sampled points."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,11 +10,11 @@ from semaopt import scalings, theory
 from semaopt.problems import (
     Additive,
     Bounded,
-    Compositional,
     DualPL,
     LeastSquares,
     LogisticBilevel,
     QuadraticBilevel,
+    QuadraticComposition,
     RandomCoordinate,
     StronglyConcave,
     Wavy,
@@ -21,7 +22,8 @@ from semaopt.problems import (
 
 MINIMIZATION = [Bounded(d=3), Wavy(d=3), LeastSquares(d=4, rank=2, L=2.0, mu=0.3, residual=0.1)]
 MINMAX = [StronglyConcave(d=3, lam=0.7), DualPL(d=3, lam=0.7)]
-BILEVEL = [QuadraticBilevel(d=3, curvature=2.0, b=0.7, alpha=0.3), LogisticBilevel(n=6, m=5)]
+QUADRATIC = QuadraticBilevel(d_x=3, d_y=4, lam=0.7, C_gxy=0.7, mu=0.3, rho=0.5, noise=0.2, sigma2=0.3)
+LOGISTIC = LogisticBilevel(n=6, m=5)
 
 
 def points(n, d, scale=3.0, seed=0):
@@ -37,15 +39,15 @@ def name(bed):
     return type(bed).__name__
 
 
-@pytest.mark.parametrize("bed", [*MINIMIZATION, *MINMAX, BILEVEL[0], Compositional(d=3)], ids=name)
+@pytest.mark.parametrize("bed", [*MINIMIZATION, *MINMAX], ids=name)
 def test_grad_is_the_gradient_of_f(bed):
     x = points(50, bed.d)
     torch.testing.assert_close(bed.grad(x), slope(bed.F, x), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("bed", [*MINIMIZATION, *MINMAX, BILEVEL[0]], ids=name)
+@pytest.mark.parametrize("bed", [*MINIMIZATION, *MINMAX], ids=name)
 def test_lipschitz_constant(bed):
-    L = bed.constants().L if bed is BILEVEL[0] else bed.L
+    L = bed.L
     x, y = points(2000, bed.d), points(2000, bed.d, seed=1)
     for step in (1.0, 1e-2, 1e-4):
         z = x + step * (y - x)
@@ -145,60 +147,122 @@ def test_the_nearest_of_many_maximizers():
         assert bool(((y - nearest).norm(dim=1) <= (y - other).norm(dim=1) + 1e-12).all())
 
 
-def test_the_quadratic_lower_problem():
-    bed = BILEVEL[0]
-    x = points(20, 3)
+def by_differences(bed, x, eps=1e-6):
+    steps = eps * torch.eye(x.shape[1], dtype=x.dtype)
+    return torch.stack([(bed.F(x + e) - bed.F(x - e)) / (2 * eps) for e in steps], 1)
 
-    def g(x, y):
-        return (bed.h * y.square() / 2 - bed.b * x * y).sum(-1)
 
-    assert float(slope(g, x, bed.y_star(x), of=1).abs().max()) < 1e-12
-    c = bed.constants()
-    assert (c.lam, c.L_gy, c.C_gxy, c.C_gyy) == (1.0, 2.0, 0.7, pytest.approx(2.2))
-    assert c.L_F == c.L == pytest.approx(2 * 0.49 + 0.6)
+@pytest.mark.parametrize("bed", [QUADRATIC, QuadraticBilevel(mu=0.2), LOGISTIC, QuadraticComposition()], ids=name)
+def test_grad_by_differences_of_f(bed):
+    d = bed.d if isinstance(bed, QuadraticComposition) else bed.d_x
+    x = points(5, d, scale=1.0)
+    torch.testing.assert_close(bed.grad(x), by_differences(bed, x), rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("bed", [QUADRATIC, LogisticBilevel(n=6, m=5, batch=None)], ids=name)
+def test_the_lower_solution_is_stationary(bed):
+    x = points(4, bed.d_x, scale=1.0)
+    y = bed.y_star(x).requires_grad_()
+    assert not QUADRATIC.F(points(2, 3)).requires_grad
+    quiet = bed if bed is not QUADRATIC else replace(bed, noise=0.0, sigma2=0.0, C_gyy=bed.C_gyy / 1.2)
+    (g_y,) = torch.autograd.grad(quiet.inner(x, y)(), y)
+    assert float(g_y.abs().max()) < 1e-12
+    torch.testing.assert_close(quiet.outer(x, y)().detach(), bed.F(x).sum())
+
+
+def test_constants_of_the_quadratic_lower_problem():
+    bed, c = QUADRATIC, QUADRATIC.constants()
+    values = torch.linalg.eigvalsh(bed.A)
+    assert (c.lam, c.L_gy, c.C_gyy, c.L_fx, c.L_fy) == (
+        pytest.approx(float(values[0])), pytest.approx(float(values[-1])), 2.0, 0.3, 1.0,
+    )  # fmt: skip
+    assert c.L_gy == pytest.approx(2.0 / 1.2)
+    assert c.C_gxy == pytest.approx(float(torch.linalg.svdvals(bed.B)[0])) == 0.7
+    assert c.delta_f == pytest.approx(float(bed.F(torch.ones(1, 3, dtype=torch.float64))))
+    x, y = points(4000, 3), points(4000, 4, seed=1)
+    for step in (1.0, 1e-3):
+        z = x + step * points(4000, 3, seed=2)
+        ratio = (bed.grad(x) - bed.grad(z)).norm(dim=1) / (x - z).norm(dim=1)
+        assert float(ratio.max()) <= c.L * (1 + 1e-9)
+    f_y = slope(bed.f, x, y, of=1)
+    assert float(f_y.norm(dim=1).max()) <= c.C_fy
+    steepest = bed.c + 1 / math.sqrt(3 * 0.5)  # where phi' is largest, in all four coordinates
+    assert float(slope(bed.f, x[:1], steepest.expand(1, 4), of=1).norm()) == pytest.approx(c.C_fy)
+    with pytest.raises(
+        ValueError, match=r"rho=0\.0: the theorems need a bounded f_y, and that of a square is not; pass"
+    ):
+        QuadraticBilevel().constants()
 
 
 def test_samples_of_the_quadratic_lower_problem():
-    bed, k = BILEVEL[0], 4
-    x, y = points(1, 3), points(1, 3, seed=1)
-    rows, columns = 20_000, 3
-    like = x.expand(rows, columns)
-    noise = tuple(part[0] for part in bed.draw(1, like, k, torch.Generator().manual_seed(0)))
-    pieces = bed.sample(like, y.expand(rows, columns), noise)
-    mean_h = sum((1 - bed.h / bed.C_gyy) ** p for p in range(k)) / bed.C_gyy
+    bed, k, rows = QUADRATIC, 4, 20_000
+    x, y = (points(1, d, seed=d).expand(rows, d) for d in (3, 4))
+    noise = tuple(part[0] for part in bed.draw(1, rows, k, torch.Generator().manual_seed(0)))
+    pieces = bed.sample(x, y, noise)
+    values = torch.linalg.eigvalsh(bed.A)
+    mean_h = sum((1 - values / bed.C_gyy) ** p for p in range(k)) / bed.C_gyy
     close = 5 / math.sqrt(rows)
     torch.testing.assert_close(pieces.h.mean(0), mean_h, rtol=0, atol=close * k / bed.C_gyy)
-    assert bool(((mean_h - 1 / bed.h).abs() <= (1 - bed.lam / bed.C_gyy) ** k / bed.lam + 1e-12).all())
+    assert bool(((mean_h - 1 / values).abs() <= (1 - bed.lam / bed.C_gyy) ** k / bed.lam + 1e-12).all())
     assert float(pieces.h.max()) <= k / bed.C_gyy
-    torch.testing.assert_close(pieces.gy.mean(0), (bed.h * y - bed.b * x)[0], rtol=0, atol=close)
-    torch.testing.assert_close(pieces.gxy.mean(0), torch.full((3,), -bed.b, dtype=x.dtype), rtol=0, atol=close)
-    for piece in (pieces.fx, pieces.fy, pieces.gxy, pieces.gy):
-        assert float((piece - piece.mean(0)).square().sum(1).mean()) == pytest.approx(bed.sigma2, rel=1e-2)
-    of_x, of_y = (slope(lambda t: (t.square() / (1 + t.square())).sum(-1), t)[0] for t in (x, y))
-    expected = bed.alpha * of_x + bed.b * mean_h * of_y
-    torch.testing.assert_close(pieces.hypergradient.mean(0), expected, rtol=0, atol=10 * close)
+    exact = {
+        "fx": slope(bed.f, x[:1], y[:1], of=0)[0],
+        "fy": slope(bed.f, x[:1], y[:1], of=1)[0],
+        "gxy": -bed.B.T,
+        "gy": bed.A @ y[0] - bed.B @ x[0] - bed.b,
+    }
+    for key, expected in exact.items():
+        piece = getattr(pieces, key)
+        torch.testing.assert_close(piece.mean(0), expected, rtol=0, atol=close)
+        assert float((piece - expected).flatten(1).square().sum(1).mean()) == pytest.approx(bed.sigma2, rel=1e-2)
+    estimate, gy = bed.estimate(x, y, noise)
+    assert torch.equal(gy, pieces.gy)
+    expected = exact["fx"] - exact["gxy"] @ bed.apply(mean_h, exact["fy"])
+    torch.testing.assert_close(estimate.mean(0), expected, rtol=0, atol=10 * close)
 
 
-def test_the_logistic_lower_problem():
-    bed = BILEVEL[1]
-    x = points(4, 6, scale=1.0)
+def test_closures_draw_what_the_simulator_draws():
+    """First and second derivatives of the closures: means and variances of the pieces."""
+    bed, rows = QUADRATIC, 20_000
+    x, y = (points(1, d, seed=d).expand(rows, d).clone().requires_grad_() for d in (3, 4))
+    fx, fy = torch.autograd.grad(bed.outer(x, y)(), (x, y))
+    (gy,) = torch.autograd.grad(bed.inner(x, y)(), y, create_graph=True)
+    w = points(1, 4, scale=1.0, seed=9).expand(rows, 4)
+    gxy_w, gyy_w = torch.autograd.grad((gy * w).sum(), (x, y))
+    clean = [slope(bed.f, x[:1], y[:1], of=k)[0] for k in range(2)]
+    clean.append((bed.A @ y[0] - bed.B @ x[0] - bed.b).detach())
+    close = 5 / math.sqrt(rows)
+    for piece, expected in zip((fx, fy, gy.detach()), clean, strict=True):
+        torch.testing.assert_close(piece.mean(0), expected, rtol=0, atol=close)
+        assert float((piece - expected).square().sum(1).mean()) == pytest.approx(bed.sigma2, rel=1e-2)
+    size = float(w[0].square().sum())
+    error = gxy_w + w @ bed.B
+    torch.testing.assert_close(error.mean(0), torch.zeros(3, dtype=x.dtype), rtol=0, atol=close * size)
+    assert float(error.square().sum(1).mean()) == pytest.approx(bed.sigma2 * size / 4, rel=3e-2)
+    ratio = gyy_w / (w @ bed.A)  # 1 + s in every coordinate
+    torch.testing.assert_close(ratio, ratio[:, :1].expand_as(ratio))
+    assert 0.8 <= float(ratio.min()) < 0.801
+    assert 1.199 < float(ratio.max()) <= 1.2
+    assert float(ratio.mean()) == pytest.approx(1.0, abs=0.2 * close)
 
-    def g(x, y):
-        return (x.sigmoid() * torch.nn.functional.softplus(-y @ bed.noisy.T)).mean(-1) + bed.lam / 2 * y.square().sum(
-            -1
-        )
 
-    assert float(slope(g, x, bed.y_star(x), of=1).abs().max()) < 1e-14
-    eps = 1e-6
-    for j in range(6):
-        step = torch.zeros(6, dtype=x.dtype)
-        step[j] = eps
-        by_difference = (bed.F(x + step) - bed.F(x - step)) / (2 * eps)
-        torch.testing.assert_close(bed.grad(x)[:, j], by_difference, rtol=0, atol=1e-9)
+def test_second_derivatives_and_samples_of_the_logistic_lower_problem():
+    bed, whole = LOGISTIC, LogisticBilevel(n=6, m=5, batch=None)
+    x, y = points(1, 6, scale=1.0), points(1, 3, seed=1)
+    H = torch.autograd.functional.hessian(lambda y: whole.inner(x, y)(), y)[0, :, 0]
+    torch.testing.assert_close(bed.hessian(x, y)[0], H)
+    n = 4000
+    with torch.no_grad():
+        found = bed.inner(x.expand(n, 6), y.expand(n, 3))() / n
+        assert float(found) == pytest.approx(float(whole.inner(x, y)()), abs=0.02)
+    with pytest.raises(ValueError, match="batch=None: the simulator draws examples; pass batch=1 or more"):
+        whole.draw(1, 1, 1, torch.Generator())
+    with pytest.raises(ValueError, match=r"batch=0: must be at least 1"):
+        LogisticBilevel(batch=0)
 
 
 def test_the_constants_of_the_logistic_lower_problem():
-    bed = BILEVEL[1]
+    bed = LOGISTIC
     c, n = bed.constants(), 6
     x, y = points(300, n, scale=2.0), points(300, 3, scale=2.0, seed=1)
     x2, y2 = x + 0.1 * points(300, n, seed=2), y + 0.1 * points(300, 3, seed=3)
@@ -220,11 +284,11 @@ def test_the_constants_of_the_logistic_lower_problem():
 
 
 def test_the_estimate_of_the_logistic_hypergradient():
-    bed, k, rows = BILEVEL[1], 6, 20_000
+    bed, k, rows = LOGISTIC, 6, 20_000
     x = points(1, 6, scale=1.0)
     y = bed.y_star(x)
     like = x.expand(rows, 6)
-    noise = tuple(part[0] for part in bed.draw(1, like, k, torch.Generator().manual_seed(0)))
+    noise = tuple(part[0] for part in bed.draw(1, rows, k, torch.Generator().manual_seed(0)))
     estimate, gy = bed.estimate(like, y.expand(rows, 3), noise)
     c = bed.constants()
     bias = c.C_gxy * c.C_fy * (1 - c.lam / c.C_gyy) ** k / c.lam
@@ -234,3 +298,43 @@ def test_the_estimate_of_the_logistic_hypergradient():
     assert float((gy - gy.mean(0)).square().sum(1).mean()) <= c.sigma2
     plan = theory.bilevel(c, T=10)
     assert float((estimate - estimate.mean(0)).square().sum(1).mean()) <= plan.bound().noise / plan.gamma
+
+
+def test_composition_minimizers():
+    problem = QuadraticComposition(noise=0.4)
+    assert problem.grad(problem.minimizer()).abs().max() < 1e-12
+    x = problem.naive_minimizer()
+    inner, n = problem.inner(x.requires_grad_()), 4000
+    # The mean gradient of f(g(x; xi)) vanishes at the naive minimizer.
+    total = torch.autograd.grad(sum(problem.outer(inner()) for _ in range(n)), x)[0]
+    assert (total / n).abs().max() < 0.06
+    assert problem.grad(x).abs().max() > 0.1
+
+
+def test_wrong_options():
+    with pytest.raises(ValueError, match=r"lam=3\.0: must lie in \(0, 2\]"):
+        QuadraticBilevel(lam=3.0)
+    with pytest.raises(ValueError, match=r"noise=1\.0: must lie in \[0, 1\)"):
+        QuadraticBilevel(noise=1.0)
+    with pytest.raises(ValueError, match=r"d=9: must lie in 1\.\.5"):
+        QuadraticComposition(d=9)
+
+
+def test_hyper_cleaning_is_as_described():
+    pytest.importorskip("sklearn", reason="scikit-learn is an extra")
+    from semaopt.problems.cleaning import HyperCleaning, load_digits
+
+    problem = HyperCleaning(seed=3)
+    assert [len(b) for _, b in problem.data.values()] == [1000, 400, 397]
+    assert problem.wrong.sum() == 400
+    images, digits = load_digits()
+    a, b = problem.data["train"]
+    where = {tuple(image.tolist()): digit.item() for image, digit in zip(images, digits, strict=True)}
+    truth = torch.tensor([where[tuple(image.tolist())] for image in a])
+    assert torch.equal(b, torch.where(problem.wrong, (truth + 1) % 10, truth))
+    twin = HyperCleaning(seed=3)
+    assert [problem.inner().item() for _ in range(20)] == [twin.inner().item() for _ in range(20)]
+    assert problem.inner().item() == pytest.approx(0.5 * torch.log(torch.tensor(10.0)).item())
+    assert problem.accuracy("test") < 0.2
+    with pytest.raises(ValueError, match=r"corruption=1: must lie in \[0, 1\)"):
+        HyperCleaning(corruption=1)

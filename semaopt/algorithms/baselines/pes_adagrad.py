@@ -14,7 +14,7 @@ from semaopt import projections
 from semaopt._check import is_real, require
 from semaopt.algorithms.asa import step_group
 from semaopt.algorithms.baselines._stages import ProximalStages
-from semaopt.algorithms.minmax import SGD
+from semaopt.algorithms.sides import SGD
 from semaopt.estimator import Rate
 from semaopt.projections import Projection
 from semaopt.scalings import Seen

@@ -10,11 +10,12 @@ from torch import Tensor
 from semaopt.algorithms.minmax import ascend_
 from semaopt.estimator import sema_, track_
 from semaopt.problems.bilevel import QuadraticBilevel
-from semaopt.problems.compositional import Compositional
+from semaopt.problems.compositional import QuadraticComposition
 from semaopt.problems.logistic import LogisticBilevel
 from semaopt.problems.minmax import MinMax
 from semaopt.problems.oracles import Draw, Oracle, blocks
 from semaopt.problems.simulate.single import Averages, Chain, Run
+from semaopt.projections import SpectralBall
 from semaopt.scalings import Scaling
 
 
@@ -59,17 +60,14 @@ def smb(
     seed: int = 0,
     clip: tuple[float, float] | None = None,
 ) -> Run:
-    """``alg:smb``, or its adaptive variant, for the steps 0..T, with p uniform on 0..k-1."""
-    x, y = problem.start(seeds)
+    """``alg:smb``, or its adaptive variant, for the steps 0..T from y_0 = y*(x_0), with p uniform on 0..k-1."""
+    x = problem.start(seeds)[0].detach()
+    y = problem.y_star(x)
     eta_x, eta_y, gamma = rates["eta_x"], rates["eta_y"], rates["gamma"]
     chain, averages = Chain(x, scaling, clip), Averages(x)
     with torch.no_grad():
-        for noise in _draws(problem, k, T + 1, x, seed):
-            if isinstance(problem, QuadraticBilevel):
-                pieces = problem.sample(x, y, noise)
-                g, gy = pieces.hypergradient, pieces.gy
-            else:
-                g, gy = problem.estimate(x, y, noise)
+        for noise in _draws(problem, k, T + 1, seeds, seed):
+            g, gy = problem.estimate(x, y, noise)
             z = chain.track(g, gamma)  # line 5
             gradient = problem.grad(x)
             averages.add(gradient=gradient, tracking=z - gradient, follower=y - problem.y_star(x))
@@ -81,26 +79,27 @@ def smb(
 def sbma(
     problem: QuadraticBilevel, rates: Mapping[str, float], k: int, T: int, *, seeds: int = 256, seed: int = 0
 ) -> Run:
-    """SBMA (``eqn:sbo_proj``) for the steps 0..T.
+    """SBMA (``eqn:sbo_proj``) for the steps 0..T from y_0 = y*(x_0).
 
-    The matrices of :class:`QuadraticBilevel` and all their samples are diagonal, so the projection that clips singular
-    values clips the entries of the diagonal.
+    All samples of h have the eigenvectors of A, so H is tracked and clipped by its eigenvalues.
     """
-    x, y = problem.start(seeds)
+    x = problem.start(seeds)[0].detach()
+    y = problem.y_star(x)
     eta_x, eta_y, gamma = rates["eta_x"], rates["eta_y"], rates["gamma"]
-    c = problem.constants()
-    C_fy, C_gxy, inverse = c.get("C_fy"), c.get("C_gxy"), 1 / problem.lam
+    C_fy, inverse = problem.constants().get("C_fy"), 1 / problem.lam
+    clip_ = SpectralBall(problem.C_gxy)
     chain, averages = Chain(x, "shb", None), Averages(x)
-    m = {name: torch.zeros_like(x) for name in ("u", "v", "V", "H")}
+    wide = x.new_zeros(seeds, problem.d_x, problem.d_y)
+    m = {"u": torch.zeros_like(x), "v": torch.zeros_like(y), "V": wide, "H": torch.zeros_like(y)}
     with torch.no_grad():
-        for t, noise in enumerate(_draws(problem, k, T + 1, x, seed)):
+        for t, noise in enumerate(_draws(problem, k, T + 1, seeds, seed)):
             pieces = problem.sample(x, y, noise)
             u = sema_(m, "u", pieces.fx, gamma, t, corrected=False)
             v = sema_(m, "v", pieces.fy, gamma, t, corrected=False)
             v.mul_(C_fy / torch.linalg.vector_norm(v, dim=-1, keepdim=True).clamp_min(C_fy))
-            V = sema_(m, "V", pieces.gxy, gamma, t, corrected=False).clamp_(-C_gxy, C_gxy)
+            V = clip_(sema_(m, "V", pieces.gxy, gamma, t, corrected=False))
             H = sema_(m, "H", pieces.h, gamma, t, corrected=False).clamp_(-inverse, inverse)
-            z = u - V * H * v
+            z = u - torch.einsum("sij,sj->si", V, problem.apply(H, v))
             gradient = problem.grad(x)
             averages.add(gradient=gradient, tracking=z - gradient, follower=y - problem.y_star(x))
             averages.saw(chain.descend(x, z, z, eta_x, gamma))
@@ -109,7 +108,7 @@ def sbma(
 
 
 def compositional(
-    problem: Compositional,
+    problem: QuadraticComposition,
     scaling: str | Scaling,
     rates: Mapping[str, float],
     T: int,
@@ -120,33 +119,37 @@ def compositional(
     """SCMA for the steps 0..T with ``rates["eta"]``, ``rates["gamma"]`` and ``rates["inner_gamma"]`` (1 is SCGD's
     inner loop).
     """
-    x = problem.start(seeds)
+    x = problem.start(seeds).detach()
     chain, averages = Chain(x, scaling, None), Averages(x)
     generator = torch.Generator().manual_seed(seed)
-    z = torch.zeros_like(x)
+    z = x.new_zeros(seeds, problem.m)
     with torch.no_grad():
         for t in range(T + 1):
-            noise = tuple(part[0] for part in problem.draw(1, x, generator))
-            track_(z, problem.sample_inner(x, noise), 1.0 if t == 0 else rates["inner_gamma"])
-            g = problem.sample_gradient(x, z, noise)
+            value, _ = problem.sample(x, generator)
+            track_(z, value, 1.0 if t == 0 else rates["inner_gamma"])
+            _, jacobian = problem.sample(x, generator)
+            g = torch.einsum("smd,sm->sd", jacobian, z - problem.c)
             v = chain.track(g, rates["gamma"])
             gradient = problem.grad(x)
-            averages.add(gradient=gradient, tracking=v - gradient, follower=z - problem.inner(x))
+            averages.add(gradient=gradient, tracking=v - gradient, follower=z - problem.mean_inner(x))
             averages.saw(chain.descend(x, g, v, rates["eta"], rates["gamma"]))
     return _finish(problem, x, chain, averages)
 
 
-def _draws(problem: QuadraticBilevel | LogisticBilevel, k: int, steps: int, like: Tensor, seed: int) -> Iterator[Draw]:
+def _draws(problem: QuadraticBilevel | LogisticBilevel, k: int, steps: int, copies: int, seed: int) -> Iterator[Draw]:
     """One step's randomness after the other; a block holds about a million numbers."""
     generator = torch.Generator().manual_seed(seed)
-    size = max(1, 2**20 // (like.numel() * (k + 4)))
+    size = max(1, 2**20 // (copies * problem.d_y * (problem.d_x + k + 4)))
     for start in range(0, steps, size):
-        draw = problem.draw(min(size, steps - start), like, k, generator)
+        draw = problem.draw(min(size, steps - start), copies, k, generator)
         yield from zip(*(part.unbind(0) for part in draw), strict=True)
 
 
 def _finish(
-    problem: MinMax | QuadraticBilevel | LogisticBilevel | Compositional, x: Tensor, chain: Chain, averages: Averages
+    problem: MinMax | QuadraticBilevel | LogisticBilevel | QuadraticComposition,
+    x: Tensor,
+    chain: Chain,
+    averages: Averages,
 ) -> Run:
     return Run(
         averages.mean("gradient"),

@@ -1,0 +1,132 @@
+"""Do averages in bf16 reach the loss of float32 averages? Digits, and CIFAR-10 where it is at hand.
+
+    python benchmarks/state_dtype.py [--sets digits cifar10] [--seeds 5] [--out state_dtype.json]
+
+The same network from the same seeds sees the same batches, with v and u in float32 and in bf16 (stochastic rounding).
+A third arm runs float32 from other seeds: the spread between seeds is the yardstick. CIFAR-10 is read from
+$SEMAOPT_DATA/cifar-10-batches-py, the first 10,000 images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import pickle
+import statistics
+from pathlib import Path
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import semaopt
+
+
+def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    data = load_digits()
+    x, y = torch.tensor(data.data, dtype=torch.float32) / 16, torch.tensor(data.target)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    train, test = order[:1200], order[1200:]
+    return x[train], y[train], x[test], y[test]
+
+
+def cifar10() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    root = os.environ.get("SEMAOPT_DATA")
+    folder = Path(root or "", "cifar-10-batches-py")
+    if root is None or not folder.is_dir():
+        raise FileNotFoundError(f"the official files of CIFAR-10 belong into {folder} of $SEMAOPT_DATA ({root})")
+
+    def read(name: str) -> tuple[Tensor, Tensor]:
+        batch = pickle.loads((folder / name).read_bytes(), encoding="bytes")
+        return torch.tensor(batch[b"data"]).view(-1, 3, 32, 32).float() / 127.5 - 1, torch.tensor(batch[b"labels"])
+
+    x, y = read("data_batch_1")
+    return x, y, *read("test_batch")
+
+
+def network(name: str) -> nn.Module:
+    if name == "digits":
+        return nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10))
+
+    def block(inputs: int, outputs: int) -> list[nn.Module]:
+        return [nn.Conv2d(inputs, outputs, 3, 2, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+
+    widths = ((3, 32), (32, 64), (64, 128))
+    blocks = [layer for pair in widths for layer in block(*pair)]
+    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
+
+
+def train(name: str, data: tuple[Tensor, ...], seed: int, state_dtype: torch.dtype | None, epochs: int) -> list[float]:
+    """Training loss and test accuracy at the end."""
+    torch.manual_seed(seed)
+    model = network(name)
+    optimizer = semaopt.ASA(model.parameters(), lr=1e-3, beta=0.9, state_dtype=state_dtype, rounding_seed=seed)
+    x, y, x_test, y_test = data
+    every = max(1, epochs // 3) * (len(x) // 64)
+    schedule = semaopt.schedules.Stagewise(optimizer, every=every, factor=0.2)
+    for _ in range(epochs):
+        for batch in torch.randperm(len(x)).split(64)[: len(x) // 64]:
+            optimizer.zero_grad()
+            cross_entropy(model(x[batch]), y[batch]).backward()
+            optimizer.step()
+            schedule.step()
+    model.eval()
+    with torch.no_grad():
+        loss = sum(
+            cross_entropy(model(a), b, reduction="sum").item()
+            for a, b in zip(x.split(1000), y.split(1000), strict=True)
+        )
+        right = sum(
+            (model(a).argmax(1) == b).sum().item() for a, b in zip(x_test.split(1000), y_test.split(1000), strict=True)
+        )
+    return [loss / len(x), right / len(x_test)]
+
+
+SETS = {"digits": (digits, 30), "cifar10": (cifar10, 9)}
+
+
+def compare(name: str, seeds: int) -> dict[str, object]:
+    load, epochs = SETS[name]
+    data = load()
+    arms = {
+        "float32": [train(name, data, seed, None, epochs) for seed in range(seeds)],
+        "bf16": [train(name, data, seed, torch.bfloat16, epochs) for seed in range(seeds)],
+        "float32, other seeds": [train(name, data, 100 + seed, None, epochs) for seed in range(seeds)],
+    }
+    report: dict[str, object] = {"epochs": epochs, "seeds": seeds, "arms": arms}
+    print(f"{name}, {epochs} epochs, {seeds} seeds (mean and standard deviation)")
+    for arm, runs in arms.items():
+        losses, accuracies = zip(*runs, strict=True)
+        print(
+            f"  {arm:22} training loss {statistics.mean(losses):.5f} +- {statistics.stdev(losses):.5f}, "
+            f"test accuracy {statistics.mean(accuracies):.4f} +- {statistics.stdev(accuracies):.4f}"
+        )
+    for other in ("bf16", "float32, other seeds"):
+        gaps = [math.log(b[0] / a[0]) for a, b in zip(arms["float32"], arms[other], strict=True)]
+        error = statistics.stdev(gaps) / math.sqrt(len(gaps))
+        print(f"  log loss, {other} less float32: {statistics.mean(gaps):+.4f} +- {error:.4f} (standard error)")
+        report[f"log loss gap, {other}"] = [statistics.mean(gaps), error]
+    return report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    results = {}
+    for name in given.sets:
+        try:
+            results[name] = compare(name, given.seeds)
+        except FileNotFoundError as error:
+            print(f"without {name}: {error}")
+    if given.out is not None:
+        given.out.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,11 @@
+"""The time of a step, beside torch, installed peers and the limit of memory: ``semaopt bench step``.
+
+    python benchmarks/step.py [--sizes one net resnet50 large] [--threads 2] [--seconds 30] [--out DIR]
+
+The peers: ``pip install --no-deps pytorch_optimizer torch-optimizer pytorch_ranger``.
+"""
+
+from semaopt.experiments.bench_step import main
+
+if __name__ == "__main__":
+    main()

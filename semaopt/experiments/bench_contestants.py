@@ -1,0 +1,97 @@
+"""Who is measured by ``semaopt bench step``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import semaopt
+from semaopt.kernels.loader import library
+
+#: Ratios are to this one.
+BASE = "torch Adam fused"
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A name and how to build the optimizer; ``needs`` is a package that may be absent."""
+
+    name: str
+    build: Callable[[list[Tensor]], Any]
+    needs: str = ""
+    slow: bool = False
+    """Left out on the 100M tensor, where chains of passes take seconds and gigabytes."""
+
+    def absent(self) -> str:
+        """Why it cannot be measured here, or ""."""
+        if self.needs and importlib.util.find_spec(self.needs) is None:
+            return f"pip install --no-deps {self.needs.replace('_', '-')}"
+        return ""
+
+
+def _asa(scaling: str, **options: Any) -> Callable[[list[Tensor]], Any]:
+    return lambda xs: semaopt.ASA(xs, scaling=scaling, **options)
+
+
+def _torch(kind: str, **options: Any) -> Callable[[list[Tensor]], Any]:
+    return lambda xs: getattr(torch.optim, kind)(xs, lr=1e-3, **options)
+
+
+def _peer(module: str, kind: str, **options: Any) -> Callable[[list[Tensor]], Any]:
+    def build(xs: list[Tensor]) -> Any:
+        return getattr(importlib.import_module(module), kind)(xs, lr=1e-3, **options)
+
+    return build
+
+
+CONTESTANTS = (
+    Contestant(BASE, _torch("Adam", fused=True)),
+    Contestant("torch Adam foreach", _torch("Adam", foreach=True), slow=True),
+    Contestant("torch Adam loop", _torch("Adam", foreach=False), slow=True),
+    Contestant("torch AMSGrad fused", _torch("Adam", fused=True, amsgrad=True)),
+    Contestant("torch Adagrad fused", _torch("Adagrad", fused=True)),
+    Contestant("torch SGD momentum fused", _torch("SGD", fused=True, momentum=0.9)),
+    Contestant("pytorch_optimizer AdaBound", _peer("pytorch_optimizer", "AdaBound"), "pytorch_optimizer"),
+    Contestant("torch-optimizer AdaBound", _peer("torch_optimizer", "AdaBound"), "torch_optimizer"),
+    Contestant(
+        "torch-optimizer AMSBound", _peer("torch_optimizer", "AdaBound", amsbound=True), "torch_optimizer", slow=True
+    ),
+    *(Contestant(f"semaopt {name}", _asa(name)) for name in semaopt.scalings.BY_NAME),
+    Contestant("semaopt adam, bf16 state", _asa("adam", state_dtype=torch.bfloat16)),
+    Contestant("semaopt adam foreach", _asa("adam", implementation="foreach"), slow=True),
+    Contestant("semaopt adam loop", _asa("adam", implementation="loop"), slow=True),
+)
+
+#: The arrays that a step passes over once: bytes of an element, and whether it is written too.
+_X, _G, _M, _HALF = (4, True), (4, False), (4, True), (2, True)
+LIMITS: dict[str, tuple[tuple[int, bool], ...]] = {
+    "limit of shb": (_X, _G, _M),
+    "limit of adam, adafom, adabound": (_X, _G, _M, _M),
+    "limit of amsgrad": (_X, _G, _M, _M, _M),
+    "limit of adam, bf16 state": (_X, _G, _HALF, _HALF),
+}
+
+
+def stream(count: int, arrays: tuple[tuple[int, bool], ...]) -> Callable[[], None]:
+    """A function that reads, and where said writes, ``count`` elements of each array, and computes nothing."""
+    found = library()
+    assert found is not None, "there is no limit without the C library"
+    held = [torch.ones(count * width // 4 + 1) for width, _ in arrays]
+    at, widths, writes = (
+        array("Q", [tensor.data_ptr() for tensor in held]),
+        array("q", [width for width, _ in arrays]),
+        array("q", [written for _, written in arrays]),
+    )
+
+    def step() -> None:
+        pointers = (a.buffer_info()[0] for a in (at, widths, writes))
+        found.stream(*pointers, len(held), count, torch.get_num_threads())
+
+    return step

@@ -1,0 +1,155 @@
+"""Is this hypergradient right? An estimate against the exact implicit gradient, on small problems."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semaopt._check import require
+from semaopt.hypergradient.curvature import power_iteration
+from semaopt.hypergradient.dense import hessian_matrix, solve
+from semaopt.hypergradient.inverses import Exact, Inverse, Memory, check_count, resolve
+from semaopt.hypergradient.oracles import Closure, Oracles, Partial
+from semaopt.hypergradient.vectors import Vector, axpy, flat, scaled
+
+#: Enough to average, and for a tracked system to settle.
+MANY = 400
+
+
+@dataclass(frozen=True)
+class Check:
+    r"""What :func:`check` found. ``print`` it, or read the numbers.
+
+    ``relative_error`` is :math:`|\bar e - \nabla F|/|\nabla F|` for the mean estimate :math:`\bar e`, ``cosine`` that
+    of the angle between them, and ``spread`` the root mean square distance of one estimate from the mean, against
+    :math:`|\nabla F|`. Of a mean of n estimates ``spread / sqrt(n)`` is noise, the rest of ``relative_error`` is bias.
+    """
+
+    relative_error: float
+    cosine: float
+    spread: float
+    estimates: int
+    samples: int
+    norm: float
+    exact: list[Tensor] = field(repr=False)
+    estimate: list[Tensor] = field(repr=False)
+
+    def __str__(self) -> str:
+        return (
+            f"relative error {self.relative_error:.3g}, cosine {self.cosine:.6f} against the exact implicit gradient "
+            f"of norm {self.norm:.4g} ({self.samples} samples); mean of {self.estimates} estimates, spread of one "
+            f"{self.spread:.3g}"
+        )
+
+
+def check(
+    outer: Closure,
+    inner: Closure,
+    upper: Iterable[Tensor],
+    lower: Iterable[Tensor],
+    inverse: Inverse | None = None,
+    *,
+    estimates: int | None = None,
+    samples: int | None = None,
+    lower_weight_decay: float = 0.0,
+) -> Check:
+    r"""Compare estimates of the hypergradient with :math:`f_x - g_{xy} g_{yy}^{-1} f_y` at the present x and y.
+
+    The exact one comes from the mean of f_x, f_y, g_yy and g_xy over ``samples`` calls of the closures, with the
+    Hessian as a matrix: for at most a few thousand lower parameters. No parameter moves.
+
+    Args:
+        outer, inner, upper, lower, lower_weight_decay: as in :class:`semaopt.SMB`.
+        inverse: whose estimates; ``TrackedSystem()`` if None. Its memory goes on from one estimate to the next. A
+            ``TrackedSystem`` starts from nothing, so it gets 400 steps before those that are counted; its step size is
+            the inverse of a measured bound on g_yy, unless it has its own.
+        estimates: how many are averaged; None takes 1 where nothing is random, and 400 else.
+        samples: None takes 1 where two calls of each closure give the same value, and 400 else.
+
+    >>> x, y = torch.nn.Parameter(torch.tensor([3.0])), torch.nn.Parameter(torch.tensor([2.0]))
+    >>> def outer():
+    ...     return y.square().sum() / 2
+    >>> def inner():                               # y*(x) = x/2
+    ...     return (2 * y - x).square().sum() / 2
+    >>> found = semaopt.hypergradient.check(outer, inner, [x], [y], semaopt.hypergradient.NeumannSeries(2, bound=8.0))
+    >>> found.exact, found.estimate, found.relative_error
+    ([tensor([1.])], [tensor([0.7500])], 0.25)
+    """
+    xs, ys = [x for x in upper if x.requires_grad], [y for y in lower if y.requires_grad]
+    for role, given in (("upper", xs), ("lower", ys)):
+        require(bool(given), role, given, "must hold a parameter that requires grad", "a generator is used up once")
+    used = resolve(inverse)
+    oracles = Oracles(outer, inner, xs, ys, decay=[lower_weight_decay] * len(ys))
+    with torch.enable_grad():
+        same = outer().item() == outer().item() and inner().item() == inner().item()
+        samples = (1 if same else MANY) if samples is None else samples
+        estimates = (1 if same and not hasattr(used, "seed") else MANY) if estimates is None else estimates
+        check_count("samples", samples)
+        check_count("estimates", estimates)
+        exact = exact_hypergradient(oracles, samples)
+        found = _estimates(used, oracles, estimates)
+    return _compare(exact, found, samples)
+
+
+def exact_hypergradient(oracles: Oracles, samples: int) -> Vector:
+    """f_x - g_xy [g_yy]^{-1} f_y, each a mean over so many samples."""
+    fs = [oracles.f() for _ in range(samples)]
+    f_x = _mean([_zeros(f, oracles.upper) for _, f, _ in fs])
+    f_y = _mean([f for _, _, f in fs])
+    g_yy = hessian_matrix(oracles.draw(), Exact().limit)
+    for _ in range(samples - 1):
+        g_yy += hessian_matrix(oracles.draw(), Exact().limit)
+    w = solve(g_yy / samples, f_y)
+    g_xy_w = _mean([_zeros(oracles.draw(mixed=True).mixed(w), oracles.upper) for _ in range(samples)])
+    return axpy(-1.0, g_xy_w, f_x)
+
+
+def _estimates(inverse: Inverse, oracles: Oracles, count: int) -> list[Vector]:
+    """So many estimates by the inverse at the same x and y."""
+    memory, tracks = Memory(states=[{} for _ in oracles.lower]), getattr(inverse, "tracks", False)
+    if tracks:
+        memory.rates = [1 / power_iteration(oracles, oracles.f()[2])] * len(oracles.lower)
+    found = []
+    for t in range(count + MANY if tracks else count):
+        memory.numbers["t"] = t
+        _, f_x, f_y = oracles.f()
+        _, implicit = inverse(oracles, f_y, memory)
+        found.append(axpy(-1.0, _zeros(implicit, oracles.upper), _zeros(f_x, oracles.upper)))
+    return found[-count:]
+
+
+def _compare(exact: Vector, found: list[Vector], samples: int) -> Check:
+    mean, truth = _mean(found), flat(exact)
+    average, norm = flat(mean), torch.linalg.vector_norm(truth).item()
+    off = [torch.linalg.vector_norm(flat(one) - average).item() for one in found]
+    length = torch.linalg.vector_norm(average).item()
+    return Check(
+        relative_error=_ratio(torch.linalg.vector_norm(average - truth).item(), norm),
+        cosine=torch.dot(average, truth).item() / (norm * length) if norm * length else math.nan,
+        spread=_ratio(math.sqrt(sum(d * d for d in off) / max(1, len(off) - 1)), norm),
+        estimates=len(found),
+        samples=samples,
+        norm=norm,
+        exact=exact,
+        estimate=mean,
+    )
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b if b else (0.0 if a == 0 else math.inf)
+
+
+def _mean(vectors: list[Any]) -> Vector:
+    total = vectors[0]
+    for one in vectors[1:]:
+        total = axpy(1.0, one, total)
+    return scaled(1 / len(vectors), total)
+
+
+def _zeros(found: Partial, like: list[Tensor]) -> Vector:
+    return [torch.zeros_like(x) if g is None else g for g, x in zip(found, like, strict=True)]

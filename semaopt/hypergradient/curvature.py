@@ -1,0 +1,50 @@
+"""How large the Hessian of g is, as far as products with it tell."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from semaopt._check import require
+from semaopt.hypergradient.vectors import Vector, dot, scaled
+
+if TYPE_CHECKING:
+    from semaopt.hypergradient.oracles import Oracles
+
+
+def curvature(v: Vector, hv: Vector) -> float:
+    r"""What the product Hv tells of H: :math:`|Hv|^2/(v\cdot Hv)`, and at most :math:`|H|` if :math:`0\preceq H`.
+
+    :math:`|v - \rho Hv| \le |v|` holds exactly if :math:`\rho` times it is at most 2. Negative where
+    :math:`v\cdot Hv` is, and 0 where Hv is.
+
+    >>> from semaopt.hypergradient.curvature import curvature
+    >>> curvature([torch.tensor([1.0, 1.0])], [torch.tensor([1.0, 3.0])])      # H = diag(1, 3)
+    2.5
+    """
+    along, length = dot(v, hv), dot(hv, hv)
+    if not math.isfinite(length):
+        raise RuntimeError(
+            "a Hessian-vector product of inner() is not finite; nothing was changed: the lower variable has diverged "
+            "(take a smaller lower_lr), or the loss has no second derivative here"
+        )
+    if length == 0:
+        return 0.0
+    return length / along if along else math.inf
+
+
+def power_iteration(oracles: Oracles, v: Vector, steps: int = 10) -> float:
+    """The largest ``|O_gyy v|/|v|`` seen, where each v is the product before and each O_gyy a fresh sample."""
+    largest = 0.0
+    for _ in range(steps):
+        length = math.sqrt(dot(v, v))
+        if length == 0:
+            v = [torch.ones_like(part) for part in v]
+            length = math.sqrt(dot(v, v))
+        v = oracles.draw().hessian(scaled(1 / length, v))
+        curvature(v, v)  # refuses what is not finite
+        largest = max(largest, math.sqrt(dot(v, v)))
+    require(largest > 0, "bound", largest, "inner() is flat in the lower parameters", "add a regularizer to inner()")
+    return largest

@@ -1,0 +1,287 @@
+r"""Ways to apply :math:`[g_{yy}]^{-1}` to :math:`f_y`, side by side; none of them forms a matrix but :class:`Exact`.
+
+The hypergradient is :math:`f_x - g_{xy} w` with :math:`w \approx [g_{yy}]^{-1} f_y`. An inverse is called with a way to
+draw samples of g, a sample of f_y and its memory, and gives :math:`g_y` and :math:`g_{xy} w`. By contract
+**every call of ``draw`` is one fresh call of ``inner()``**, and
+
+========================  ================================================  ====================================
+inverse                   samples of g behind w                             sample behind g_y and g_xy
+========================  ================================================  ====================================
+:class:`Neumann`          one for each of the p products                    one more
+:class:`NeumannSeries`    one for each of the k - 1 products                one more
+:class:`CG`               one for the whole solve                           one more
+:class:`Exact`            one                                               one more
+:class:`TrackedSystem`    all of the steps before                           one, which also moves w for the next step
+========================  ================================================  ====================================
+
+An own inverse is any callable with the signature of :class:`Inverse`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import torch
+
+from semaopt import _describe
+from semaopt._check import is_real, require
+from semaopt.hypergradient.curvature import curvature, power_iteration
+from semaopt.hypergradient.dense import hessian_matrix, solve
+from semaopt.hypergradient.oracles import Oracles, Partial
+from semaopt.hypergradient.sampling import uniform
+from semaopt.hypergradient.vectors import Vector, axpy, dot, scaled
+
+
+@dataclass
+class Memory:
+    """What an inverse carries from step to step; an optimizer keeps it in its state dict.
+
+    ``numbers`` are plain values (``t``: the steps so far, ``bound``: C as it is now), ``states`` one dict of tensors
+    for each lower parameter, ``rates`` the step size of each.
+    """
+
+    numbers: dict[str, Any] = field(default_factory=lambda: {"t": 0, "bound": None})
+    states: list[dict[str, Any]] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+
+
+#: How often a measured bound is raised in one step before the lower problem is taken to be not convex.
+TRIES = 5
+
+
+class Inverse(Protocol):
+    """Gives g_y and g_xy w, with w near [g_yy]^{-1} f_y."""
+
+    def __call__(self, oracles: Oracles, f_y: Vector, memory: Memory) -> tuple[Vector, Partial]: ...
+
+
+def check_count(name: str, value: Any) -> None:
+    ok = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    require(ok, name, value, "must be a whole number >= 1", "try 10")
+
+
+def check_positive(name: str, value: Any, remedy: str) -> None:
+    require(value is None or (is_real(value) and 0 < value < math.inf), name, value, "must be a number > 0", remedy)
+
+
+@dataclass(frozen=True)
+class _Series:
+    """What the two Neumann series share: k = ``terms``, C = ``bound``, and a guard that C is a bound."""
+
+    terms: int = 10
+    bound: float | None = None
+
+    def __post_init__(self) -> None:
+        check_count("terms", self.terms)
+        check_positive("bound", self.bound, "C >= |O_gyy|; None measures it by power iteration")
+
+    def _product(self, oracles: Oracles, f_y: Vector, memory: Memory, p: int) -> tuple[Vector, Vector]:
+        r"""``prod_{i<=p} (I - O_gyy,i/C) f_y``, and the sum of the p + 1 products on the way to it.
+
+        With :math:`0 \preceq O_{gyy} \preceq C` none is longer than f_y (``lem:ghadimi_h_to_g``). One of twice the
+        length shows that C is no bound: an error if C was given, a larger C and fresh samples if it was measured.
+        """
+        numbers = memory.numbers
+        if self.bound is not None:
+            numbers["bound"] = float(self.bound)
+        elif numbers["bound"] is None:
+            numbers["bound"] = power_iteration(oracles, f_y)
+        for _ in range(TRIES):
+            C, h, total = numbers["bound"], f_y, f_y
+            for _ in range(p):
+                h = axpy(-1 / C, oracles.draw().hessian(h), h)
+                total = axpy(1.0, h, total)
+            if p == 0 or dot(h, h) <= 4 * dot(f_y, f_y):
+                return h, total
+            seen = power_iteration(oracles, f_y)
+            if self.bound is not None:
+                break
+            numbers["bound"] = max(2 * C, seen)
+        raise RuntimeError(
+            f"bound={C:g}: a product of {p} factors I - O_gyy/bound more than doubled, so the series diverges; nothing "
+            f"was changed: inner() has curvature {seen:g}, give a bound of at least that (or None to have it "
+            "measured); if it is larger already, inner() is not convex in the lower parameters: regularize it"
+        )
+
+
+@dataclass(frozen=True)
+class Neumann(_Series):
+    r"""The sampled Neumann series of ``alg:smb``, lines 3 and 4.
+
+    .. math:: h = \frac{k}{C}\prod_{i=1}^{p}\Bigl(I - \frac{1}{C} O_{gyy,i}\Bigr), \qquad p \sim U\{0, \dots, k-1\}
+
+    Its mean is the truncated series :math:`\frac1C\sum_{i<k}(I - g_{yy}/C)^i`, off the inverse by at most
+    :math:`\frac1\lambda(1-\lambda/C)^k` (``lem:ghadimi_h_to_g``). It costs (k-1)/2 products in mean.
+
+    Args:
+        terms: k.
+        bound: C, at least the largest eigenvalue of any sample of g_yy. None measures it: ten power iterations in the
+            first step, each a fresh call of ``inner()``, and from then on the largest curvature that any product has
+            shown. A bound that a product proves too small by half is an error.
+        seed: of p, which is a function of the seed and the step, so the same on all ranks and after a resume.
+
+    >>> semaopt.hypergradient.Neumann(terms=10, bound=2.0)
+    Neumann(terms=10, bound=2.0, seed=0)
+    """
+
+    seed: int = 0
+
+    def __call__(self, oracles: Oracles, f_y: Vector, memory: Memory) -> tuple[Vector, Partial]:
+        # The paper draws p from 1..k: the mean of h then tends to the inverse minus I/C, and its bias bound fails.
+        p = uniform(self.terms, self.seed, memory.numbers["t"])
+        h, _ = self._product(oracles, f_y, memory, p)
+        last = oracles.draw(mixed=True)
+        return last.g_y, last.mixed(scaled(self.terms / memory.numbers["bound"], h))
+
+
+@dataclass(frozen=True)
+class NeumannSeries(_Series):
+    r"""All terms of the series, :math:`\frac1C\sum_{i<k}\prod_{j\le i}(I - O_{gyy,j}/C)`: no random p.
+
+    The mean is that of :class:`Neumann`, the variance is lower. It costs k - 1 products, the mean of
+    ``Neumann(2 * terms - 1)``; so compare ``NeumannSeries(k)`` with ``Neumann(2k - 1)`` at equal cost.
+
+    Args:
+        terms: k.
+        bound: C, as in :class:`Neumann`.
+
+    >>> semaopt.hypergradient.NeumannSeries(terms=5)
+    NeumannSeries(terms=5, bound=None)
+    """
+
+    def __call__(self, oracles: Oracles, f_y: Vector, memory: Memory) -> tuple[Vector, Partial]:
+        _, total = self._product(oracles, f_y, memory, self.terms - 1)
+        last = oracles.draw(mixed=True)
+        return last.g_y, last.mixed(scaled(1 / memory.numbers["bound"], total))
+
+
+@dataclass(frozen=True)
+class TrackedSystem:
+    r"""One step a step on the linear system :math:`g_{yy} w = f_y`, from where the last step left w.
+
+    .. math:: w_{t+1} = w_t - \rho\,(O_{gyy} w_t - O_{fy}), \qquad w_0 = \rho\, O_{fy}
+
+    The hypergradient of step t has :math:`w_t`, and g_y, g_yy w and g_xy w come from one sample and one pass (as in
+    SOBA, Dagréou, Ablin, Vaiter and Moreau, NeurIPS 2022): one call of ``outer`` and one of ``inner`` a step, however
+    ill-conditioned the lower problem.
+
+    Args:
+        lr: rho; None takes the ``lr`` of each lower group, which a schedule may move. A step that a product proves to
+            be expansive is shortened to the inverse of the curvature it showed.
+
+    >>> semaopt.hypergradient.TrackedSystem()
+    TrackedSystem(lr=None)
+    """
+
+    lr: float | None = None
+    #: Its estimate at (x, y) is right only after many steps near (x, y).
+    tracks: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_positive("lr", self.lr, "below 2/|g_yy|; None takes the lr of the lower group")
+
+    def __call__(self, oracles: Oracles, f_y: Vector, memory: Memory) -> tuple[Vector, Partial]:
+        rates = memory.rates if self.lr is None else [self.lr] * len(f_y)
+        w = [state["w"] if "w" in state else f * rho for state, f, rho in zip(memory.states, f_y, rates, strict=True)]
+        sample = oracles.draw(mixed=True)
+        hw, g_xy_w = sample.both(w)
+        seen = curvature(w, hw)
+        for state, part, h, f, rho in zip(memory.states, w, hw, f_y, rates, strict=True):
+            # Along a direction of negative curvature no step on the system is stable: that part waits.
+            shrink = rho if 0 <= rho * seen <= 2 else max(0.0, 1 / seen)
+            state["w"] = part.add_(f, alpha=rho).sub_(h, alpha=shrink)
+        return sample.g_y, g_xy_w
+
+
+@dataclass(frozen=True)
+class CG:
+    """Conjugate gradients on :math:`g_{yy} w = f_y` from w = 0, with one sample of g_yy for the whole solve.
+
+    Args:
+        steps: at most so many products.
+        tolerance: ends the solve when the residual is so small against f_y. A direction without positive curvature
+            ends it too.
+
+    >>> semaopt.hypergradient.CG(steps=5)
+    CG(steps=5, tolerance=1e-10)
+    """
+
+    steps: int = 10
+    tolerance: float = 1e-10
+
+    def __post_init__(self) -> None:
+        check_count("steps", self.steps)
+        ok = is_real(self.tolerance) and 0 <= self.tolerance < 1
+        require(ok, "tolerance", self.tolerance, "must lie in [0, 1)", "try 1e-10")
+
+    def __call__(self, oracles: Oracles, f_y: Vector, memory: Memory) -> tuple[Vector, Partial]:
+        sample = oracles.draw()
+        w, residual, direction = [torch.zeros_like(part) for part in f_y], f_y, f_y
+        rr = first = dot(f_y, f_y)
+        for _ in range(self.steps):
+            if rr <= self.tolerance**2 * first:
+                break
+            product = sample.hessian(direction, keep=True)
+            if not 0 < curvature(direction, product) < math.inf:
+                break
+            a = rr / dot(direction, product)
+            w, residual = axpy(a, direction, w), axpy(-a, product, residual)
+            rr, before = dot(residual, residual), rr
+            direction = axpy(rr / before, direction, residual)
+        last = oracles.draw(mixed=True)
+        return last.g_y, last.mixed(w)
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The Hessian of one sample as a matrix, and a solve: O(d^2) memory and O(d^3) time, for small lower problems.
+
+    Args:
+        limit: the largest number of lower parameters it takes on.
+
+    >>> semaopt.hypergradient.Exact()
+    Exact(limit=5000)
+    """
+
+    limit: int = 5000
+
+    def __post_init__(self) -> None:
+        check_count("limit", self.limit)
+
+    def __call__(self, oracles: Oracles, f_y: Vector, memory: Memory) -> tuple[Vector, Partial]:
+        w = solve(hessian_matrix(oracles.draw(), self.limit), f_y)
+        last = oracles.draw(mixed=True)
+        return last.g_y, last.mixed(w)
+
+
+BY_NAME: dict[str, type[Any]] = {
+    "neumann": Neumann,
+    "neumann series": NeumannSeries,
+    "tracked system": TrackedSystem,
+    "cg": CG,
+    "exact": Exact,
+}
+
+
+def resolve(inverse: Any) -> Inverse:
+    """The inverse itself, or :class:`TrackedSystem` for None."""
+    if inverse is None:
+        return TrackedSystem()
+    if isinstance(inverse, type) or not callable(inverse):
+        names = ", ".join(f"{kind.__name__}()" for kind in BY_NAME.values())
+        raise TypeError(f"inverse={inverse!r}: must be an object of semaopt.hypergradient: {names}")
+    found: Inverse = inverse
+    return found
+
+
+def describe(inverse: Inverse) -> dict[str, Any]:
+    """An inverse as plain values; of a user's own the name alone."""
+    return _describe.describe(inverse, BY_NAME)
+
+
+def restore(description: dict[str, Any], live: Inverse) -> Inverse:
+    """The inverse that :func:`describe` described; a user's own must be ``live`` already."""
+    restored: Inverse = _describe.restore("inverse", description, live, BY_NAME)
+    return restored

@@ -1,0 +1,108 @@
+"""Steps inside the backward pass: each parameter moves when its gradient arrives, and the gradient is freed.
+
+A training step then holds one gradient at a time instead of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from semaopt.algorithms.asa import ASA, step_group
+from semaopt.algorithms.base import check_rates
+from semaopt.kernels import dispatch
+from semaopt.scalings import AdamPlus
+
+
+class InBackward:
+    """What :func:`step_in_backward` returns. Its ``optimizer`` holds groups and state as an ordinary one does."""
+
+    def __init__(self, optimizer: ASA) -> None:
+        self.optimizer = optimizer
+        self._handles = [
+            x.register_post_accumulate_grad_hook(self._hook(k, i))
+            for k, group in enumerate(optimizer.param_groups)
+            for i, x in enumerate(group["params"])
+            if x.requires_grad
+        ]
+
+    def _hook(self, k: int, i: int) -> Callable[[Tensor], None]:
+        def arrived(x: Tensor) -> None:
+            group = self.optimizer.param_groups[k]  # load_state_dict makes new ones
+            _step_one(self.optimizer, group, k, i, x)
+            x.grad = None
+
+        return arrived
+
+    def remove(self) -> None:
+        """Take the steps out of the backward pass; ``optimizer`` goes on as an ordinary one."""
+        for handle in self._handles:
+            handle.remove()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's: it can be loaded by one that steps after the backward pass, and the other way round."""
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` gave."""
+        self.optimizer.load_state_dict(state_dict)
+
+
+def step_in_backward(model: nn.Module, factory: Callable[[Iterable[Tensor]], ASA]) -> InBackward:
+    """Let every ``backward()`` of ``model`` take the optimizer's step.
+
+    The result equals that of ``backward(); optimizer.step(); optimizer.zero_grad()``. Only one gradient exists at a
+    time, so nothing can look at all of them: no clipping by the global norm, no accumulation over several
+    ``backward()``, no Adam+ (its u is a norm over the group). Hooks on ``optimizer.step`` see parameters that have
+    moved already. Schedules move ``optimizer.param_groups`` as always.
+
+    Args:
+        model: its parameters that require a gradient are stepped.
+        factory: makes the optimizer from the parameters, like ``lambda params: semaopt.ASA(params, lr=1e-3)``.
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> training = semaopt.step_in_backward(model, lambda params: semaopt.ASA(params, lr=0.1))
+    >>> before = model.weight.clone()
+    >>> model(torch.ones(3, 2)).sum().backward()
+    >>> model.weight.grad is None, bool((model.weight != before).all())
+    (True, True)
+    """
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        raise ValueError(
+            "step_in_backward cannot step a DistributedDataParallel model: a gradient arrives before it is averaged "
+            "over the ranks, and each rank would go its own way; use FSDP2 (fully_shard), or step after backward"
+        )
+    optimizer = factory(model.parameters())
+    if not isinstance(optimizer, ASA):
+        raise TypeError(
+            f"factory must return a semaopt.ASA, got {type(optimizer).__name__}: only its step can be taken one "
+            "parameter at a time; write lambda params: semaopt.ASA(params, lr=1e-3)"
+        )
+    for k, group in enumerate(optimizer.param_groups):
+        if isinstance(group["scaling"], AdamPlus):
+            raise ValueError(
+                f"scaling='adam+' (group {k}): its u is the norm over all parameters of the group, which exists only "
+                "after the backward pass; choose another scaling, or step after backward"
+            )
+        if group["differentiable"]:
+            raise ValueError(
+                f"differentiable=True (group {k}): a step inside backward leaves no graph; set it to False"
+            )
+    return InBackward(optimizer)
+
+
+@torch.no_grad()
+def _step_one(optimizer: ASA, group: dict[str, Any], k: int, i: int, x: Tensor) -> None:
+    """The optimizer's step for parameter i of group k alone."""
+    g = x.grad
+    assert g is not None
+    check_rates(group)
+    if g.is_sparse:
+        optimizer._refuse_sparse(k, x)
+    dispatch.refuse(group, [x], [g], [optimizer.state.get(x, {})])
+    if not optimizer.state[x]:
+        optimizer._init_state(group, i, x)
+    step_group(group, [x], [g], [optimizer.state[x]])

@@ -1,0 +1,204 @@
+/* The arithmetic of one chunk. Included once for each storage with
+ *   NAME(f)           the name of f for this storage
+ *   XT, ST, AT, SQRT  types of parameter, average and arithmetic, and its square root
+ *   LOAD_X, STORE_X   parameter and gradient to AT, AT to parameter
+ *   LOAD_S, STORE_S   average to AT, (AT, 16 random bits) to average
+ *   RANDOM            defined if STORE_S uses its random bits
+ *
+ * Each verb has a span, which the compiler turns into vector instructions, and a loop of blocks around it that
+ * prefetches. "omp simd" promises that no element depends on another; x and g may be the same memory. */
+
+#ifdef RANDOM /* elements are counted in 32 bits: every 2^32 of them have a key of their own */
+#define KEY(t, start) mix((t)->key + ((uint64_t)(start) >> 32))
+#define BITS(i) uint32_t random = random_bits(first + (uint32_t)(i), r.key)
+#define BITS_V (random & 0xffffu)
+#define BITS_U (random >> 16)
+#else
+#define KEY(t, start) ((void)(start), 0)
+#define BITS(i)
+#define BITS_V 0
+#define BITS_U 0
+#endif
+
+typedef struct {
+    AT sign, decay, shrink, eta, g0, u_lo, u_hi, lo, hi;
+    AT gamma, gamma_u, weight_u; /* gamma and gamma_u as lerp needs them */
+    int low, low_u, decays;
+    uint64_t key;
+} NAME(rates);
+
+/* As torch's lerp: v + w (g - v) for w < 1/2, else g - (1-w)(g - v), exact at both ends. */
+INLINE AT NAME(lerp)(AT v, AT g, AT w, int low) { return (low ? v : g) + w * (g - v); }
+INLINE AT NAME(lerp_weight)(double gamma) { return gamma < 0.5 ? (AT)gamma : -((AT)1 - (AT)gamma); }
+/* NaN stays NaN. */
+INLINE AT NAME(clamp)(AT value, AT lo, AT hi) {
+    value = value < lo ? lo : value;
+    return value > hi ? hi : value;
+}
+
+INLINE NAME(rates) NAME(rates_of)(const Tensor *t, const Options *o, int64_t start) {
+    return (NAME(rates)){
+        .sign = (AT)o->sign, .decay = (AT)o->decay, .shrink = (AT)o->shrink, .eta = (AT)t->eta, .g0 = (AT)o->g0,
+        .u_lo = (AT)o->u_lo, .u_hi = (AT)o->u_hi, .lo = (AT)o->inverse_lo, .hi = (AT)o->inverse_hi,
+        .gamma = NAME(lerp_weight)(t->gamma), .gamma_u = NAME(lerp_weight)(t->gamma_u),
+        .weight_u = (AT)t->inverse_u_weight,
+        .low = t->gamma < 0.5, .low_u = t->gamma_u < 0.5, .decays = o->decay != 0,
+        .key = KEY(t, start),
+    };
+}
+
+INLINE AT NAME(gradient)(XT g, AT x, const NAME(rates) *r) {
+    AT value = r->sign * LOAD_X(g);
+    return r->decays ? value + r->decay * x : value;
+}
+
+/* Line 3, and line 5 with one number s for all coordinates, which is inside eta. */
+INLINE void NAME(shb_span)(XT *x, const XT *g, ST *v, int n, NAME(rates) r, uint32_t first) {
+    (void)first;
+#pragma omp simd
+    for (int i = 0; i < n; i++) {
+        BITS(i);
+        AT xi = LOAD_X(x[i]), gi = NAME(gradient)(g[i], xi, &r);
+        AT vi = NAME(lerp)(LOAD_S(v[i]), gi, r.gamma, r.low);
+        v[i] = STORE_S(vi, BITS_V);
+        x[i] = STORE_X(r.shrink * xi - vi * r.eta);
+    }
+}
+
+INLINE void NAME(adam_span)(XT *x, const XT *g, ST *v, ST *u, int n, NAME(rates) r, uint32_t first) {
+    (void)first;
+#pragma omp simd
+    for (int i = 0; i < n; i++) {
+        BITS(i);
+        AT xi = LOAD_X(x[i]), gi = NAME(gradient)(g[i], xi, &r);
+        AT vi = NAME(lerp)(LOAD_S(v[i]), gi, r.gamma, r.low);            /* line 3 */
+        AT ui = NAME(lerp)(LOAD_S(u[i]), gi * gi, r.gamma_u, r.low_u);   /* line 4 */
+        v[i] = STORE_S(vi, BITS_V);
+        u[i] = STORE_S(ui, BITS_U);
+        AT root = SQRT(NAME(clamp)(ui * r.weight_u, r.u_lo, r.u_hi));
+        x[i] = STORE_X(r.shrink * xi - vi / NAME(clamp)(root + r.g0, r.lo, r.hi) * r.eta); /* line 5 */
+    }
+}
+
+INLINE void NAME(amsgrad_span)(XT *x, const XT *g, ST *v, ST *u, ST *u_max, int n, NAME(rates) r, uint32_t first) {
+    (void)first;
+#pragma omp simd
+    for (int i = 0; i < n; i++) {
+        BITS(i);
+        AT xi = LOAD_X(x[i]), gi = NAME(gradient)(g[i], xi, &r);
+        AT vi = NAME(lerp)(LOAD_S(v[i]), gi, r.gamma, r.low);
+        AT ui = NAME(lerp)(LOAD_S(u[i]), gi * gi, r.gamma_u, r.low_u);
+        AT peak = LOAD_S(u_max[i]);
+        peak = peak > ui || peak != peak ? peak : ui;
+        v[i] = STORE_S(vi, BITS_V);
+        u[i] = STORE_S(ui, BITS_U);
+        u_max[i] = STORE_S(peak, BITS_U); /* the old peak has nothing to round; a new one is rounded as u is */
+        AT root = SQRT(peak * r.weight_u);
+        x[i] = STORE_X(r.shrink * xi - vi / NAME(clamp)(root + r.g0, r.lo, r.hi) * r.eta);
+    }
+}
+
+INLINE void NAME(ascend_span)(XT *y, const XT *g, int n, NAME(rates) r) {
+#pragma omp simd
+    for (int i = 0; i < n; i++) y[i] = STORE_X(NAME(clamp)(LOAD_X(y[i]) + r.eta * LOAD_X(g[i]), r.u_lo, r.u_hi));
+}
+
+#define NEAR(p, T) PREFETCH((p) + i + AHEAD, BLOCK * sizeof(T))
+
+INLINE void NAME(shb)(const Tensor *t, const Options *o, int64_t start, int64_t n, int64_t far) {
+    NAME(rates) r = NAME(rates_of)(t, o, start);
+    XT *x = (XT *)t->x + start;
+    const XT *g = (const XT *)t->g + start;
+    ST *v = (ST *)t->v + start;
+    int64_t i = 0;
+    for (; i + BLOCK <= n; i += BLOCK) {
+        if (far) {
+            NEAR(x, XT);
+            NEAR(g, XT);
+            NEAR(v, ST);
+        }
+        NAME(shb_span)(x + i, g + i, v + i, BLOCK, r, (uint32_t)(start + i));
+    }
+    NAME(shb_span)(x + i, g + i, v + i, (int)(n - i), r, (uint32_t)(start + i));
+}
+
+INLINE void NAME(adam)(const Tensor *t, const Options *o, int64_t start, int64_t n, int64_t far) {
+    NAME(rates) r = NAME(rates_of)(t, o, start);
+    XT *x = (XT *)t->x + start;
+    const XT *g = (const XT *)t->g + start;
+    ST *v = (ST *)t->v + start, *u = (ST *)t->u + start;
+    int64_t i = 0;
+    for (; i + BLOCK <= n; i += BLOCK) {
+        if (far) {
+            NEAR(x, XT);
+            NEAR(g, XT);
+            NEAR(v, ST);
+            NEAR(u, ST);
+        }
+        NAME(adam_span)(x + i, g + i, v + i, u + i, BLOCK, r, (uint32_t)(start + i));
+    }
+    NAME(adam_span)(x + i, g + i, v + i, u + i, (int)(n - i), r, (uint32_t)(start + i));
+}
+
+INLINE void NAME(amsgrad)(const Tensor *t, const Options *o, int64_t start, int64_t n, int64_t far) {
+    NAME(rates) r = NAME(rates_of)(t, o, start);
+    XT *x = (XT *)t->x + start;
+    const XT *g = (const XT *)t->g + start;
+    ST *v = (ST *)t->v + start, *u = (ST *)t->u + start, *u_max = (ST *)t->u_max + start;
+    int64_t i = 0;
+    for (; i + BLOCK <= n; i += BLOCK) {
+        if (far) {
+            NEAR(x, XT);
+            NEAR(g, XT);
+            NEAR(v, ST);
+            NEAR(u, ST);
+            NEAR(u_max, ST);
+        }
+        NAME(amsgrad_span)(x + i, g + i, v + i, u + i, u_max + i, BLOCK, r, (uint32_t)(start + i));
+    }
+    NAME(amsgrad_span)(x + i, g + i, v + i, u + i, u_max + i, (int)(n - i), r, (uint32_t)(start + i));
+}
+
+INLINE void NAME(ascend)(const Tensor *t, const Options *o, int64_t start, int64_t n, int64_t far) {
+    NAME(rates) r = NAME(rates_of)(t, o, start);
+    (void)far;
+    r.eta = (AT)o->eta;
+    for (int64_t i = 0; i < n; i += BLOCK)
+        NAME(ascend_span)((XT *)t->x + start + i, (const XT *)t->g + start + i, (int)(n - i < BLOCK ? n - i : BLOCK), r);
+}
+
+/* The sum of squares of v_{t+1}, which is not stored: the update pass computes it again. 16 sums in a fixed order, so
+ * that every instruction set adds alike. */
+INLINE double NAME(norm)(const Tensor *t, const Options *o, int64_t start, int64_t n) {
+    NAME(rates) r = NAME(rates_of)(t, o, start);
+    const XT *x = (const XT *)t->x + start, *g = (const XT *)t->g + start;
+    const ST *v = (const ST *)t->v + start;
+    double sums[16] = {0.0};
+    for (int64_t i = 0; i < n; i += 16) {
+        int m = (int)(n - i < 16 ? n - i : 16);
+        for (int k = 0; k < m; k++) {
+            AT gi = NAME(gradient)(g[i + k], LOAD_X(x[i + k]), &r);
+            double vi = (double)NAME(lerp)(LOAD_S(v[i + k]), gi, r.gamma, r.low);
+            sums[k] += vi * vi;
+        }
+    }
+    double sum = 0.0;
+    for (int k = 0; k < 16; k++) sum += sums[k];
+    return sum;
+}
+
+#undef NEAR
+#undef KEY
+#undef BITS
+#undef BITS_V
+#undef BITS_U
+#undef NAME
+#undef XT
+#undef ST
+#undef AT
+#undef SQRT
+#undef LOAD_X
+#undef STORE_X
+#undef LOAD_S
+#undef STORE_S
+#undef RANDOM

@@ -1,0 +1,30 @@
+"""Gradient ascent on a box, the dual step of ``alg:pdadam``: compiled, and its slow twin."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from semaopt.estimator import Rate, arithmetic_dtype, scalar
+from semaopt.kernels import fused
+
+
+def ascend_box_(ys: list[Tensor], gs: list[Tensor], eta: Rate, lo: float, hi: float) -> None:
+    """``y <- clip(y + eta g, lo, hi)`` for each y in place; ``lo=-inf`` and ``hi=inf`` for no bounds.
+
+    >>> y = torch.tensor([0.0, 0.9])
+    >>> ascend_box_([y], [torch.ones(2)], 0.5, -1.0, 1.0)
+    >>> y
+    tensor([0.5000, 1.0000])
+    """
+    traced = torch.compiler.is_compiling() or torch.is_grad_enabled()
+    if traced or not all(y.is_cpu for y in ys) or not fused.ascend_box_(ys, gs, float(eta), lo, hi):
+        ascend_box_loop_(ys, gs, eta, lo, hi)
+
+
+def ascend_box_loop_(ys: list[Tensor], gs: list[Tensor], eta: Rate, lo: float, hi: float) -> None:
+    """The slow twin of :func:`ascend_box_`, on any device, and with a graph if gradients are recorded."""
+    for y, g in zip(ys, gs, strict=True):
+        h = g.to(arithmetic_dtype(y))
+        z = y.to(h.dtype) + h * (scalar(eta, h) if isinstance(eta, Tensor) else eta)
+        y.copy_(z.clamp(lo, hi))

@@ -1,0 +1,67 @@
+/* The objective of AUC maximization for one class, and its gradients, in one pass over the examples. */
+
+#include <stddef.h>
+
+#include "step.h"
+
+/* auc.py packs it in this order. */
+typedef struct {
+    double p, s, r, y;                /* in */
+    double value, by_s, by_r, by_y; /* out */
+} Auc;
+
+enum { LABEL_U8, LABEL_I8, LABEL_I32, LABEL_I64, LABEL_F32, LABEL_F64 };
+
+/* Sums are double whatever the scores are. A label is positive if it is 1; other than 0 and -1 it is wrong, and so
+   are 0 and -1 together. `gradient` may be NULL. */
+#define OBJECTIVE(NAME, REAL, LABEL)                                                                                   \
+    static int NAME(const REAL *scores, const LABEL *labels, REAL *gradient, int64_t n, Auc *a) {                      \
+        double quadratic = 0.0, linear = 0.0, by_s = 0.0, by_r = 0.0;                                                  \
+        int zeros = 0, minuses = 0, others = 0;                                                                        \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            int positive = labels[i] == 1, zero = labels[i] == 0, minus = labels[i] == (LABEL)-1 && (LABEL)-1 < 0;     \
+            zeros |= zero, minuses |= minus, others |= !(positive | zero | minus);                                     \
+            double h = scores[i], b = positive ? a->p - 1.0 : a->p;                                                    \
+            double d = h - (positive ? a->s : a->r), e = (positive ? -b : b) * d;                                      \
+            quadratic += e * d;                                                                                        \
+            linear += b * h;                                                                                           \
+            by_s += positive ? e : 0.0;                                                                                \
+            by_r += positive ? 0.0 : e;                                                                                \
+            if (gradient != NULL) gradient[i] = (REAL)(2.0 / n * (e + (1.0 + a->y) * b));                              \
+        }                                                                                                              \
+        double spread = a->p * (1.0 - a->p);                                                                           \
+        a->value = (quadratic + 2.0 * (1.0 + a->y) * linear) / n - spread * a->y * a->y;                               \
+        a->by_s = -2.0 * by_s / n;                                                                                     \
+        a->by_r = -2.0 * by_r / n;                                                                                     \
+        a->by_y = 2.0 * (linear / n - spread * a->y);                                                                  \
+        return others || (zeros && minuses);                                                                           \
+    }
+
+OBJECTIVE(f32_u8, float, uint8_t)
+OBJECTIVE(f32_i8, float, int8_t)
+OBJECTIVE(f32_i32, float, int32_t)
+OBJECTIVE(f32_i64, float, int64_t)
+OBJECTIVE(f32_f32, float, float)
+OBJECTIVE(f32_f64, float, double)
+OBJECTIVE(f64_u8, double, uint8_t)
+OBJECTIVE(f64_i8, double, int8_t)
+OBJECTIVE(f64_i32, double, int32_t)
+OBJECTIVE(f64_i64, double, int64_t)
+OBJECTIVE(f64_f32, double, float)
+OBJECTIVE(f64_f64, double, double)
+
+#define ROW(REAL)                                                                                                      \
+    switch (label) {                                                                                                   \
+    case LABEL_U8: return REAL##_u8(scores, labels, gradient, n, a);                                                   \
+    case LABEL_I8: return REAL##_i8(scores, labels, gradient, n, a);                                                   \
+    case LABEL_I32: return REAL##_i32(scores, labels, gradient, n, a);                                                 \
+    case LABEL_I64: return REAL##_i64(scores, labels, gradient, n, a);                                                 \
+    case LABEL_F32: return REAL##_f32(scores, labels, gradient, n, a);                                                 \
+    default: return REAL##_f64(scores, labels, gradient, n, a);                                                        \
+    }
+
+/* 1 if a label is wrong; everything is computed all the same. */
+EXPORT int semaopt_auc(const void *scores, const void *labels, void *gradient, int64_t n, int real, int label, Auc *a) {
+    if (real == F64) ROW(f64)
+    ROW(f32)
+}

@@ -1,0 +1,193 @@
+"""The step of a param group through ``torch._foreach_*``: any device, and what torch.compile turns into few kernels.
+
+The rows of Table 2 stand side by side as in :mod:`semaopt.scalings`, each for a whole list of tensors. The slow twin
+is :func:`semaopt.algorithms.asa.loop_group`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semaopt import scalings
+from semaopt.estimator import Rate, arithmetic_dtype, group_norm, scalar
+from semaopt.kernels.rounding import round_state_
+
+Tensors = list[Tensor]
+#: One number for all tensors of a bucket or, when traced, a 0-dimensional tensor for each.
+Numbers = float | Tensors
+
+
+class Bucket:
+    """Parameters on one device, with the same dtypes and, unless traced, the same numbers in this step."""
+
+    def __init__(self) -> None:
+        self.xs: Tensors = []
+        self.gs: Tensors = []
+        self.states: list[dict[str, Tensor]] = []
+
+    def widen(self, names: tuple[str, ...], corrected: bool) -> None:
+        """Everything in the dtype of the arithmetic; the steps are counted."""
+        self.corrected = corrected
+        self.dtype = arithmetic_dtype(self.states[0]["v"])
+        self.ys = [x.to(arithmetic_dtype(x)) for x in self.xs]
+        self.hs = [g.to(self.dtype) for g in self.gs]
+        self.m = {name: [state[name].to(self.dtype) for state in self.states] for name in names}
+        steps = [state["step"] for state in self.states]
+        self.t: Numbers = [step.clone() for step in steps] if torch.compiler.is_compiling() else steps[0].item()
+        torch._foreach_add_(steps, 1.0)
+
+    def take_options(self, group: dict[str, Any], eta: Rate) -> None:
+        """Sign and weight decay."""
+        decay = _number(group["weight_decay"])
+        if group["maximize"]:
+            self.hs = list(torch._foreach_neg(self.hs))
+        if decay != 0 and group["decoupled_weight_decay"]:
+            torch._foreach_mul_(self.ys, 1 - eta * decay)
+        elif decay != 0:
+            penalties = torch._foreach_mul([y.to(self.dtype) for y in self.ys], decay)
+            self.hs = list(torch._foreach_add(self.hs, penalties))
+
+    def sema_(self, name: str, samples: Tensors, gamma: Rate) -> Tensors:
+        """As :func:`semaopt.estimator.sema_`."""
+        if self.corrected:
+            # Written through a view: torch.compile loses what is written to a 0-dimensional float64 tensor.
+            weights = [state[f"{name}_weight"].view(1) for state in self.states]
+            _lerp_(weights, [torch.ones_like(w) for w in weights], gamma)
+            _lerp_(self.m[name], samples, gamma)
+            return list(torch._foreach_div(self.m[name], self.weight(name)))
+        if isinstance(self.t, list):
+            _lerp_(self.m[name], samples, [torch.where(t == 0, 1.0, gamma).to(self.m[name][0]) for t in self.t])
+        else:
+            _lerp_(self.m[name], samples, 1.0 if self.t == 0 else gamma)
+        return self.m[name]
+
+    def weight(self, name: str) -> Numbers:
+        """The average of the constant 1 beside ``m[name]``."""
+        weights = [state[f"{name}_weight"] for state in self.states]
+        if torch.compiler.is_compiling():
+            return [scalar(w, self.m[name][0]) for w in weights]
+        return weights[0].item()
+
+    def narrow(self) -> None:
+        """Back into the parameters and states that are kept in fewer bits."""
+        for x, y in zip(self.xs, self.ys, strict=True):
+            if y is not x:
+                x.copy_(y)
+        for i, state in enumerate(self.states):
+            round_state_(state, {name: averages[i] for name, averages in self.m.items()})
+
+
+def foreach_group(group: dict[str, Any], xs: Tensors, gs: Tensors, states: list[dict[str, Any]]) -> None:
+    """One ASA step of one param group whose scaling is in ``SCALINGS``."""
+    scaling = group["scaling"]
+    eta, gamma = _number(group["lr"]), 1 - _number(group["beta"])
+    buckets = _buckets(xs, gs, states)
+    vs = []
+    for bucket in buckets:
+        bucket.widen(("v", *scaling.buffers), group["bias_correction"])
+        bucket.take_options(group, eta)
+        vs.append(bucket.sema_("v", bucket.hs, gamma))  # line 3
+    for bucket, v in zip(buckets, vs, strict=True):
+        u = SCALINGS[type(scaling)](scaling, bucket, vs)  # line 4
+        _descend_(bucket.ys, v, u, group, eta)  # line 5
+        bucket.narrow()
+
+
+def _buckets(xs: Tensors, gs: Tensors, states: list[dict[str, Any]]) -> list[Bucket]:
+    found: dict[tuple[Any, ...], Bucket] = {}
+    for x, g, state in zip(xs, gs, states, strict=True):
+        key: tuple[Any, ...] = (x.device, x.dtype, state["v"].dtype)
+        if not torch.compiler.is_compiling():
+            key = (*key, *(state[name].item() for name in ("step", "v_weight", "u_weight") if name in state))
+        bucket = found.setdefault(key, Bucket())
+        bucket.xs.append(x)
+        bucket.gs.append(g)
+        bucket.states.append(state)
+    return list(found.values())
+
+
+def _number(rate: Rate) -> Rate:
+    """A float, but a tensor stays one inside a trace, where its value may change without a new trace."""
+    if isinstance(rate, Tensor):
+        return rate.reshape(()) if torch.compiler.is_compiling() else rate.item()
+    return rate
+
+
+def _lerp_(v: Tensors, samples: Tensors, gamma: Numbers | Tensor) -> None:
+    if isinstance(gamma, float):
+        torch._foreach_lerp_(v, samples, gamma)
+        return
+    moves = torch._foreach_sub(samples, v)
+    torch._foreach_mul_(moves, gamma)
+    torch._foreach_add_(v, moves)
+
+
+def _descend_(xs: Tensors, v: Tensors, u: Tensors | Tensor | float, group: dict[str, Any], eta: Rate) -> None:
+    """As :func:`semaopt.algorithms.asa.descend_`."""
+    g0, clip = group["scaling"].g0, group["clip_scaling"]
+    if not isinstance(u, list):  # one number for all coordinates
+        inverse_s = torch.as_tensor(u, dtype=v[0].dtype, device=v[0].device) ** 0.5 + g0
+        inverse_s = inverse_s if clip is None else inverse_s.clamp(1 / clip[1], 1 / clip[0])
+        moves = torch._foreach_mul(v, inverse_s.reciprocal())
+    else:
+        denominators = torch._foreach_sqrt(u)
+        torch._foreach_add_(denominators, g0)
+        if clip is not None:
+            torch._foreach_clamp_min_(denominators, 1 / clip[1])
+            torch._foreach_clamp_max_(denominators, 1 / clip[0])
+        if isinstance(eta, float):
+            torch._foreach_addcdiv_(xs, v, denominators, value=-eta)
+            return
+        moves = torch._foreach_div(v, denominators)
+    torch._foreach_mul_(moves, eta)
+    torch._foreach_sub_(xs, moves)
+
+
+# ---- the rows of Table 2 -------------------------------------------------------------------------------------------
+
+
+def _shb(row: scalings.SHB, b: Bucket, vs: list[Tensors]) -> float:
+    return 1.0
+
+
+def _adam(row: scalings.Adam, b: Bucket, vs: list[Tensors]) -> Tensors:
+    return b.sema_("u", list(torch._foreach_mul(b.hs, b.hs)), 1 - row.beta2)
+
+
+def _amsgrad(row: scalings.AMSGrad, b: Bucket, vs: list[Tensors]) -> Tensors:
+    b.sema_("u", list(torch._foreach_mul(b.hs, b.hs)), 1 - row.beta2)
+    torch._foreach_maximum_(b.m["u_max"], b.m["u"])
+    return list(torch._foreach_div(b.m["u_max"], b.weight("u"))) if b.corrected else b.m["u_max"]
+
+
+def _adafom(row: scalings.AdaFom, b: Bucket, vs: list[Tensors]) -> Tensors:
+    gamma = [(1 / (t + 1)).to(b.hs[0]) for t in b.t] if isinstance(b.t, list) else 1 / (b.t + 1)
+    _lerp_(b.m["u_mean"], list(torch._foreach_mul(b.hs, b.hs)), gamma)
+    return b.m["u_mean"]
+
+
+def _adam_plus(row: scalings.AdamPlus, b: Bucket, vs: list[Tensors]) -> Tensor:
+    return group_norm([v for bucket in vs for v in bucket]).to(b.hs[0])
+
+
+def _adabound(row: scalings.AdaBound, b: Bucket, vs: list[Tensors]) -> Tensors:
+    u = b.sema_("u", list(torch._foreach_mul(b.hs, b.hs)), 1 - row.beta2)
+    clipped = list(torch._foreach_clamp_min(u, row.c_u**-2))
+    torch._foreach_clamp_max_(clipped, row.c_l**-2)
+    return clipped
+
+
+#: Each row for a bucket, given the corrected v of all buckets; returns u. A subclass may have its own formula, so it
+#: is not here.
+SCALINGS: dict[type, Callable[[Any, Bucket, list[Tensors]], Tensors | Tensor | float]] = {
+    scalings.SHB: _shb,
+    scalings.Adam: _adam,
+    scalings.AMSGrad: _amsgrad,
+    scalings.AdaFom: _adafom,
+    scalings.AdamPlus: _adam_plus,
+    scalings.AdaBound: _adabound,
+}

@@ -1,0 +1,165 @@
+"""Finds and loads the compiled step, or says why there is none.
+
+The library knows neither torch nor Python. It is given the entry of the OpenMP runtime that torch has loaded (a second
+runtime would bring a second pool of threads) and, where this torch has it, the DLPack function that tells where a
+tensor lies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+#: The same number is in step.h: a library of other sources is not used.
+INTERFACE = 3
+HERE = Path(__file__).parent
+LIBRARY = HERE / "_step.so"
+#: Written by setup.py when compiling failed: why.
+FAILURE = HERE / "_step.failed"
+#: Set it to 1 to do without the compiled step.
+SWITCH = "SEMAOPT_NO_C"
+
+ISAS = ("portable", "avx2", "avx512")
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Whether the compiled step is there (this object is true then), and how or why not."""
+
+    ok: bool
+    reason: str
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class Library:
+    """The functions of the compiled step, with its threads and its way to read tensors set up."""
+
+    def __init__(self, path: Path) -> None:
+        c, python = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))  # the second is called with the GIL
+        c.semaopt_interface.restype = ctypes.c_int
+        if c.semaopt_interface() != INTERFACE:
+            raise OSError(f"{path.name} was built from other sources; install semaopt again to rebuild it")
+        pointer, integer, obj = ctypes.c_void_p, ctypes.c_int64, ctypes.py_object
+        self.new_table = _typed(c.semaopt_table, pointer)
+        self.free_table = _typed(c.semaopt_free_table, None, pointer)
+        self.fill = _typed(c.semaopt_fill, integer, pointer, integer, pointer, pointer, pointer)
+        self.step = _typed(
+            python.semaopt_step, integer, pointer, integer, obj, obj, obj, obj, ctypes.c_char_p, ctypes.c_int
+        )
+        self.stream = _typed(c.semaopt_stream, None, pointer, pointer, pointer, integer, integer, ctypes.c_int)
+        self.auc = _typed(
+            c.semaopt_auc, ctypes.c_int, pointer, pointer, pointer, integer, ctypes.c_int, ctypes.c_int, pointer
+        )
+        self.threads = _typed(c.semaopt_threads, ctypes.c_int, ctypes.c_int)
+        self._use_isa = _typed(c.semaopt_use_isa, ctypes.c_int, ctypes.c_int)
+        self.isa = next(name for name in reversed(ISAS) if self.use_isa(name))
+        self.runtime = _use_threads(c)
+        self.reads_tensors = _use_python(c)
+
+    def use_isa(self, name: str) -> bool:
+        """Compute with one of ``ISAS`` from now on; False, and no change, if this machine does not have it."""
+        ok = bool(self._use_isa(ISAS.index(name)))
+        if ok:
+            self.isa = name
+        return ok
+
+
+def _typed(function: Any, result: Any, *arguments: Any) -> Any:
+    function.restype, function.argtypes = result, arguments
+    return function
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _use_threads(c: ctypes.CDLL) -> str:
+    """Hand over GOMP_parallel of the runtime that torch uses; its name, or "" if there is none."""
+    home = Path(torch.__file__).parent / "lib"
+    bundled = [p for pattern in ("libgomp*", "libiomp5*", "libomp*") for p in sorted(home.glob(pattern))]
+    for path in (*bundled, None):
+        try:
+            # Only what is loaded already counts; None is what the process has loaded for everyone to see.
+            mode = ctypes.DEFAULT_MODE if path is None else os.RTLD_NOW | os.RTLD_NOLOAD
+            parallel = ctypes.CDLL(None if path is None else str(path), mode=mode).GOMP_parallel
+        except (OSError, AttributeError):
+            continue
+        _typed(c.semaopt_use_threads, None, ctypes.c_void_p)(_address(parallel))
+        return "OpenMP" if path is None else path.name
+    return ""
+
+
+#: Functions of Python's stable interface that the library calls, in the order of struct Python in step.h.
+_FUNCTIONS = ("PyList_GetItem", "PyDict_GetItem", "PyErr_Clear", "PyEval_SaveThread", "PyEval_RestoreThread")
+
+
+class _Python(ctypes.Structure):
+    """Struct Python of step.h."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in (*_FUNCTIONS, "read")]
+
+
+class _Exchange(ctypes.Structure):
+    """DLPackExchangeAPI of DLPack 1.x; ``read`` is its dltensor_from_py_object_no_sync."""
+
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        *((name, ctypes.c_void_p) for name in ("previous", "allocate", "managed_from", "managed_to", "read", "stream")),
+    ]
+
+
+def _use_python(c: ctypes.CDLL) -> bool:
+    """Hand over what the library calls of Python and torch; False if this torch cannot tell where a tensor lies."""
+    api = ctypes.pythonapi
+    read = None
+    capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    if capsule is not None:
+        get_pointer = _typed(api.PyCapsule_GetPointer, ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+        exchange = _Exchange.from_address(get_pointer(capsule, b"dlpack_exchange_api"))
+        read = exchange.read if exchange.major == 1 else None
+    functions = (_address(getattr(api, name)) for name in _FUNCTIONS)
+    _typed(c.semaopt_use_python, None, _Python)(_Python(*functions, read))
+    return read is not None
+
+
+@functools.cache
+def _load() -> tuple[Library | None, Availability]:
+    if os.environ.get(SWITCH, "0") not in ("", "0"):
+        return None, Availability(False, f"switched off by {SWITCH}={os.environ[SWITCH]}")
+    if not LIBRARY.exists():
+        reason = FAILURE.read_text().strip() if FAILURE.exists() else "this copy of semaopt was never built"
+        remedy = "install a C compiler (gcc or clang), then install semaopt again"
+        return None, Availability(False, f"the C step is not compiled: {reason}; {remedy}")
+    try:
+        library = Library(LIBRARY)
+    except OSError as error:
+        return None, Availability(False, f"the C step cannot be loaded on {sys.platform}: {error}")
+    threads = f"threads of {library.runtime}" if library.runtime else "one thread: torch's OpenMP was not found"
+    return library, Availability(True, f"C step, {library.isa}, {threads}")
+
+
+def library() -> Library | None:
+    """The compiled step, or None; :func:`available` says why."""
+    return _load()[0]
+
+
+def available() -> Availability:
+    """Whether the compiled step is there, and how or why not.
+
+    >>> isinstance(bool(semaopt.kernels.available()), bool)
+    True
+    """
+    return _load()[1]

@@ -1,0 +1,112 @@
+r"""Averages held in bfloat16, rounded at random so that their mean is right.
+
+With gamma = 1e-3 an average moves by less than half a unit of bf16's 8 bits in almost every step, and rounding to the
+nearest would leave it where it is. Stochastic rounding goes up with the probability of the part cut off,
+
+.. math:: P(\text{up}) = (v - \lfloor v \rfloor) / (\lceil v \rceil - \lfloor v \rfloor), \qquad E[\text{stored}] = v .
+
+The random bits are a hash of (the parameter's key, its step, the element's place), so there is no generator to save: a
+checkpoint resumes to the bit, and threads cannot disturb the order. ``step.c`` has the same hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semaopt._check import require
+from semaopt.estimator import COUNTERS, Rate
+from semaopt.kernels.layout import PLAIN, is_dense
+
+_LOW_32 = 0xFFFFFFFF
+Key = int | Tensor
+
+
+def _wrapped(z: Key) -> Key:
+    """An int as 64 bits with a sign, as an int64 tensor is."""
+    return z if isinstance(z, Tensor) else (z + 2**63) % 2**64 - 2**63
+
+
+def _shifted(z: Key, by: int) -> Key:
+    """Shift right with zeros coming in."""
+    return (z >> by) & ((1 << (64 - by)) - 1)
+
+
+def mixed(z: Key) -> Key:
+    """One step of splitmix64 (Steele, Lea, Flood 2014), on a Python int or, when traced, on an int64 tensor."""
+    z = _wrapped(z + -0x61C8864680B583EB)
+    z = _wrapped((z ^ _shifted(z, 30)) * -0x40A7B892E31B1A47)
+    z = _wrapped((z ^ _shifted(z, 27)) * -0x6B2FB644ECCEEE15)
+    return z ^ _shifted(z, 31)
+
+
+def check_state_dtype(chosen: Any, params: Sequence[Tensor]) -> None:
+    """``state_dtype`` is None or torch.bfloat16, the latter for float32 and bf16 parameters alone."""
+    ok = chosen is None or chosen == torch.bfloat16
+    require(
+        ok, "state_dtype", chosen, "must be None or torch.bfloat16", "None keeps v and u as exact as the arithmetic"
+    )
+    for i, x in enumerate(params if chosen is not None else ()):
+        ok = x.dtype in (torch.float32, torch.bfloat16) and type(x) in PLAIN
+        what = f"{x.dtype} in a {type(x).__name__} (parameter {i}, shape {tuple(x.shape)})"
+        rule = f"holds the averages of plain float32 and bfloat16 tensors, not of {what}"
+        require(ok, "state_dtype", chosen, rule, "give that parameter a group with state_dtype=None")
+
+
+def first_key(seed: int, group: int, position: int) -> int:
+    """What a parameter keeps in ``state["rounding"]``."""
+    key = mixed(mixed(seed) + (group << 32) + position)
+    assert isinstance(key, int)
+    return key
+
+
+def key_of(rounding: Tensor, t: Rate) -> Key:
+    """The key of step ``t`` of a parameter."""
+    if isinstance(t, Tensor):
+        return mixed(mixed(mixed(rounding) + t.to(torch.int64)))
+    return mixed(mixed(mixed(int(rounding)) + int(t)))
+
+
+def random_bits(like: Tensor, key: Key) -> Tensor:
+    """32 random bits for each element of ``like``, from its place in memory (see random_bits in step.c)."""
+    if like.numel() > 2**32:
+        raise ValueError(f"shape {tuple(like.shape)}: more than 2^32 elements need the C step; see kernels.available()")
+    i = torch.arange(like.numel(), device=like.device)
+    i = i.as_strided(like.shape, like.stride()) if is_dense(like) else i.view(like.shape)
+    h = (i + (key & _LOW_32)) & _LOW_32
+    h = ((h ^ (h >> 16)) * 0x21F0AAAD) & _LOW_32
+    h = h ^ (_shifted(key, 32))
+    h = ((h ^ (h >> 15)) * 0xD35A2D97) & _LOW_32
+    return h ^ (h >> 15)
+
+
+def store_(target: Tensor, value: Tensor, random: Tensor) -> None:
+    """``target <- value`` (bf16 from float32), rounded up where the 16 random bits say so; NaN stays NaN.
+
+    >>> target, value = torch.zeros(4096, dtype=torch.bfloat16), torch.full((4096,), 1 + 2**-9)
+    >>> store_(target, value, random_bits(target, 0) & 0xFFFF)
+    >>> target.unique().tolist(), round(target.double().mean().item(), 3)
+    ([1.0, 1.0078125], 1.002)
+    """
+    bits = (value.view(torch.int32) + random.to(torch.int32)) & -65536
+    target.copy_(torch.where(value.isnan(), value, bits.view(torch.float32)))
+
+
+def round_state_(state: Mapping[str, Tensor], wide: Mapping[str, Tensor]) -> None:
+    """Write float32 averages back into a state that holds them in bf16, after its step was counted.
+
+    v takes the lower half of the random bits and all others the upper one, so that the peak of a maximum is rounded
+    as the average that it came from. What is not in bf16 was changed in place and is left alone.
+    """
+    if "rounding" not in state:
+        return
+    step = state["step"]
+    random = random_bits(
+        state["v"], key_of(state["rounding"], (step if torch.compiler.is_compiling() else step.item()) - 1)
+    )
+    for name, value in wide.items():
+        if name not in COUNTERS:
+            store_(state[name], value, random & 0xFFFF if name == "v" else random >> 16)

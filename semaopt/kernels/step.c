@@ -1,0 +1,302 @@
+/* One ASA step (alg:adam) for all tensors of a param group in one pass over memory.
+ *
+ * Plain C without headers of torch or Python; loader.py hands over the few functions of theirs that are called.
+ *
+ * The work is cut into chunks that do not depend on the number of threads, and a chunk is computed the same way
+ * whoever takes it, so the result has the same bits for any number of threads. Compiled with -ffp-contract=off it has
+ * the same bits on every instruction set too: +, *, / and sqrt are exactly rounded on all of them. */
+
+#include "step.h"
+
+#include <math.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum { BLOCK = 64, AHEAD = 256 }; /* elements between two prefetches, and how far ahead they reach */
+
+/* ---- numbers ---------------------------------------------------------------------------------------------------- */
+
+INLINE float from_bf16(uint16_t h) {
+    uint32_t bits = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+
+/* To the nearest, ties to even, as torch rounds. */
+INLINE uint16_t to_bf16(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    uint32_t nearest = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : nearest);
+}
+
+/* Up with the probability of the part cut off, so that the mean is f: random has 16 bits. */
+INLINE uint16_t to_bf16_random(float f, uint32_t random) {
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    uint32_t rounded = (bits + random) >> 16;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
+}
+
+/* 32 random bits for element i under a key of 64 bits: two rounds of multiply and shift (the constants are those of
+ * "lowbias32", https://github.com/skeeto/hash-prospector), half of the key before each. rounding.py has the twin. */
+INLINE uint32_t random_bits(uint32_t i, uint64_t key) {
+    uint32_t h = i + (uint32_t)key;
+    h = (h ^ (h >> 16)) * 0x21f0aaadu;
+    h ^= (uint32_t)(key >> 32);
+    h = (h ^ (h >> 15)) * 0xd35a2d97u;
+    return h ^ (h >> 15);
+}
+
+/* A key for each parameter and step: splitmix64 (Steele, Lea, Flood 2014). */
+static uint64_t mix(uint64_t z) {
+    z += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+#define PREFETCH(p, bytes)                                        \
+    for (int line = 0; line < (int)(bytes); line += 64)           \
+    __builtin_prefetch((const char *)(p) + line, 0)
+
+/* ---- the arithmetic, once for each storage ---------------------------------------------------------------------- */
+
+#define SAME(value) (value)
+#define KEEP(value, random) (value)
+
+#define NAME(f) f##_f32
+#define XT float
+#define ST float
+#define AT float
+#define SQRT sqrtf
+#define LOAD_X SAME
+#define STORE_X SAME
+#define LOAD_S SAME
+#define STORE_S KEEP
+#include "arithmetic.h"
+
+#define NAME(f) f##_f64
+#define XT double
+#define ST double
+#define AT double
+#define SQRT sqrt
+#define LOAD_X SAME
+#define STORE_X SAME
+#define LOAD_S SAME
+#define STORE_S KEEP
+#include "arithmetic.h"
+
+#define NAME(f) f##_bf16
+#define XT uint16_t
+#define ST float
+#define AT float
+#define SQRT sqrtf
+#define LOAD_X from_bf16
+#define STORE_X to_bf16
+#define LOAD_S SAME
+#define STORE_S KEEP
+#include "arithmetic.h"
+
+#define NAME(f) f##_f32_state_bf16
+#define XT float
+#define ST uint16_t
+#define AT float
+#define SQRT sqrtf
+#define LOAD_X SAME
+#define STORE_X SAME
+#define LOAD_S from_bf16
+#define STORE_S to_bf16_random
+#define RANDOM
+#include "arithmetic.h"
+
+#define NAME(f) f##_bf16_state_bf16
+#define XT uint16_t
+#define ST uint16_t
+#define AT float
+#define SQRT sqrtf
+#define LOAD_X from_bf16
+#define STORE_X to_bf16
+#define LOAD_S from_bf16
+#define STORE_S to_bf16_random
+#define RANDOM
+#include "arithmetic.h"
+
+/* ---- the same arithmetic, compiled for each instruction set ------------------------------------------------------ */
+
+typedef void Update(const Tensor *, const Options *, int64_t start, int64_t n, int64_t far);
+typedef double Norm(const Tensor *, const Options *, int64_t start, int64_t n);
+typedef struct {
+    Update *shb, *adam, *amsgrad, *ascend;
+    Norm *norm;
+} Verbs;
+
+#define VERBS_OF(TARGET, storage, isa)                                                                                \
+    TARGET static void shb_##storage##_##isa(const Tensor *t, const Options *o, int64_t a, int64_t n, int64_t far) {   \
+        shb_##storage(t, o, a, n, far);                                                                               \
+    }                                                                                                                 \
+    TARGET static void adam_##storage##_##isa(const Tensor *t, const Options *o, int64_t a, int64_t n, int64_t far) {  \
+        adam_##storage(t, o, a, n, far);                                                                              \
+    }                                                                                                                 \
+    TARGET static void amsgrad_##storage##_##isa(const Tensor *t, const Options *o, int64_t a, int64_t n,              \
+                                                 int64_t far) {                                                       \
+        amsgrad_##storage(t, o, a, n, far);                                                                           \
+    }                                                                                                                 \
+    TARGET static void ascend_##storage##_##isa(const Tensor *t, const Options *o, int64_t a, int64_t n,               \
+                                                int64_t far) {                                                        \
+        ascend_##storage(t, o, a, n, far);                                                                            \
+    }                                                                                                                 \
+    TARGET static double norm_##storage##_##isa(const Tensor *t, const Options *o, int64_t a, int64_t n) {             \
+        return norm_##storage(t, o, a, n);                                                                            \
+    }
+
+#define ROW(storage, isa)                                                                            \
+    {                                                                                                \
+        shb_##storage##_##isa, adam_##storage##_##isa, amsgrad_##storage##_##isa,                    \
+            ascend_##storage##_##isa, norm_##storage##_##isa                                         \
+    }
+
+#define INSTRUCTION_SET(TARGET, isa)                                                                 \
+    VERBS_OF(TARGET, f32, isa)                                                                       \
+    VERBS_OF(TARGET, f64, isa)                                                                       \
+    VERBS_OF(TARGET, bf16, isa)                                                                      \
+    VERBS_OF(TARGET, f32_state_bf16, isa)                                                            \
+    VERBS_OF(TARGET, bf16_state_bf16, isa)                                                           \
+    static const Verbs verbs_##isa[KINDS] = {ROW(f32, isa), ROW(f64, isa), ROW(bf16, isa),           \
+                                             ROW(f32_state_bf16, isa), ROW(bf16_state_bf16, isa)};
+
+#define NO_TARGET
+INSTRUCTION_SET(NO_TARGET, portable)
+
+#if defined(__x86_64__)
+#define AVX2 "avx2,fma,bmi,bmi2,lzcnt"
+#define AVX512 AVX2 ",avx512f,avx512bw,avx512dq,avx512vl"
+#if defined(__clang__)
+#define WIDE AVX512
+#else
+#define WIDE AVX512 ",prefer-vector-width=512"
+#endif
+INSTRUCTION_SET(__attribute__((target(AVX2))), avx2)
+INSTRUCTION_SET(__attribute__((target(WIDE))), avx512)
+#endif
+
+static const Verbs *verbs = verbs_portable;
+
+EXPORT int semaopt_interface(void) { return INTERFACE; }
+
+/* Use an instruction set: 0 portable, 1 AVX2, 2 AVX-512; 1 on success, 0 if this machine does not have it. */
+EXPORT int semaopt_use_isa(int isa) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (isa == 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+        verbs = verbs_avx512;
+        return 1;
+    }
+    if (isa == 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        verbs = verbs_avx2;
+        return 1;
+    }
+#endif
+    if (isa != 0) return 0;
+    verbs = verbs_portable;
+    return 1;
+}
+
+/* ---- the step ---------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    Table *table;
+    const Options *options;
+} Job;
+
+static void update_chunk(void *argument, int64_t k) {
+    const Job *job = argument;
+    const Chunk *c = &job->table->chunks[k];
+    const Tensor *t = &job->table->tensors[c->tensor];
+    const Verbs *row = &verbs[t->kind];
+    int64_t scaling = job->options->scaling;
+    Update *update = scaling == SHB || scaling == ADAMPLUS ? row->shb : scaling == AMSGRAD ? row->amsgrad : row->adam;
+    update(t, job->options, c->start, c->n, job->table->far);
+}
+
+static void ascend_chunk(void *argument, int64_t k) {
+    const Job *job = argument;
+    const Chunk *c = &job->table->chunks[k];
+    const Tensor *t = &job->table->tensors[c->tensor];
+    verbs[t->kind].ascend(t, job->options, c->start, c->n, job->table->far);
+}
+
+static void norm_chunk(void *argument, int64_t k) {
+    const Job *job = argument;
+    const Chunk *c = &job->table->chunks[k];
+    const Tensor *t = &job->table->tensors[c->tensor];
+    double square = verbs[t->kind].norm(t, job->options, c->start, c->n);
+    job->table->partial[k] = square * t->inverse_weight * t->inverse_weight;
+}
+
+/* torch's lerp of a weight towards 1, in the two forms it takes. */
+static double towards_one(double w, double gamma) {
+    return gamma < 0.5 ? w + gamma * (1.0 - w) : 1.0 - (1.0 - w) * (1.0 - gamma);
+}
+
+static double clip(double value, double lo, double hi) { return value < lo ? lo : value > hi ? hi : value; }
+
+/* The numbers of this step for one parameter, and one more step on its counter. */
+static void count(Tensor *t, const Options *o) {
+    double steps = *t->step;
+    int first = steps == 0 && !o->corrected; /* v_0 = O(x_0): in the first step gamma counts as 1 */
+    t->gamma = first ? 1.0 : o->gamma;
+    t->gamma_u = o->scaling == ADAFOM ? 1.0 / (steps + 1.0) : first ? 1.0 : o->gamma_u;
+    t->inverse_weight = t->inverse_u_weight = 1.0;
+    if (o->corrected) {
+        *t->v_weight = towards_one(*t->v_weight, o->gamma);
+        t->inverse_weight = 1.0 / *t->v_weight;
+    }
+    if (o->corrected && t->u_weight != NULL) {
+        *t->u_weight = towards_one(*t->u_weight, o->gamma_u);
+        t->inverse_u_weight = 1.0 / *t->u_weight;
+    }
+    t->eta = o->eta * t->inverse_weight;
+    if (t->rounding != NULL) t->key = mix(mix((uint64_t)*t->rounding) + (uint64_t)steps);
+    *t->step = (float)(steps + 1.0);
+}
+
+/* SHB has u = 1 and Adam+ the norm of v over the group: one number s for all coordinates. */
+static void scale_by_one_number(Table *table, const Options *o, double u) {
+    double s = 1.0 / clip(sqrt(u) + o->g0, o->inverse_lo, o->inverse_hi);
+    for (int64_t i = 0; i < table->n_tensors; i++) table->tensors[i].eta *= s;
+}
+
+static void step(Table *table, const Options *o, int threads) {
+    Job job = {table, o};
+    for (int64_t i = 0; i < table->n_tensors; i++) count(&table->tensors[i], o);
+    if (o->scaling == SHB) scale_by_one_number(table, o, 1.0);
+    if (o->scaling == ADAMPLUS) {
+        share(norm_chunk, &job, table->n_chunks, table->total, threads);
+        double square = 0.0;
+        for (int64_t k = 0; k < table->n_chunks; k++) square += table->partial[k];
+        scale_by_one_number(table, o, sqrt(square));
+    }
+    share(update_chunk, &job, table->n_chunks, table->total, threads);
+}
+
+/* y <- clip(y + eta g, u_lo, u_hi) */
+static void ascend(Table *table, const Options *o, int threads) {
+    Job job = {table, o};
+    share(ascend_chunk, &job, table->n_chunks, table->total, threads);
+}
+
+/* Gather the tensors (n < 0: they are in the table already) and take the step. 0 on success, or what gather says; then
+ * nothing has changed. Called with the GIL, which is released while there is much to do. */
+EXPORT int64_t semaopt_step(Table *table, int64_t n, Object *xs, Object *gs, Object *states, Object *keys,
+                            const Options *o, int threads) {
+    int64_t failed = n < 0 ? 0 : gather(table, n, xs, gs, states, keys);
+    if (failed) return failed;
+    void *thread = table->total > ALONE ? release_gil() : NULL;
+    (o->scaling == ASCEND ? ascend : step)(table, o, threads);
+    if (thread != NULL) take_gil(thread);
+    return 0;
+}

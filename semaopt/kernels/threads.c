@@ -1,0 +1,45 @@
+/* The threads are those of the OpenMP runtime that torch has loaded. After a backward pass they are awake, and two
+ * pools would fight for the cores. */
+
+#include "step.h"
+
+#include <pthread.h>
+#include <stddef.h>
+
+/* GOMP_parallel(f, argument, threads, flags), the entry of libgomp; Intel's and LLVM's runtimes have it too. */
+typedef void Parallel(void (*)(void *), void *, unsigned, unsigned);
+static Parallel *parallel;
+
+/* After fork() the runtime believes in threads that the child does not have, and would wait for them for ever. */
+static int in_child;
+static void after_fork(void) { in_child = 1; }
+
+EXPORT void semaopt_use_threads(Parallel *given) {
+    static int registered;
+    parallel = given;
+    if (!registered) registered = pthread_atfork(NULL, NULL, after_fork) == 0;
+}
+
+/* How many of the wanted threads there will be. */
+EXPORT int semaopt_threads(int wanted) { return wanted > 1 && parallel != NULL && !in_child ? wanted : 1; }
+
+typedef struct {
+    void (*chunk)(void *, int64_t);
+    void *argument;
+    int64_t chunks, next;
+} Job;
+
+static void take_chunks(void *argument) {
+    Job *job = argument;
+    int64_t k;
+    while ((k = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED)) < job->chunks) job->chunk(job->argument, k);
+}
+
+void share(void (*chunk)(void *, int64_t), void *argument, int64_t chunks, int64_t elements, int threads) {
+    Job job = {chunk, argument, chunks, 0};
+    threads = elements <= ALONE ? 1 : semaopt_threads(threads < chunks ? threads : (int)chunks);
+    if (threads > 1)
+        parallel(take_chunks, &job, (unsigned)threads, 0);
+    else
+        take_chunks(&job);
+}

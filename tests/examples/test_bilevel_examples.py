@@ -1,0 +1,50 @@
+"""The examples run, and say what their first lines promise."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sklearn", reason="scikit-learn is an extra")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(name, *arguments):
+    runpy.run_path(str(EXAMPLES / name))["main"]([str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("inverse", ["tracked", "neumann"])
+def test_hyper_cleaning(inverse, tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="matplotlib is an extra")
+    run("hyper_cleaning.py", "--steps", 150, "--inverse", inverse, "--figure", tmp_path / "cleaning.png")
+    text = capsys.readouterr().out
+    lines = {line.split("   ")[0].strip(): line for line in text.splitlines()}
+    reached = {name: float(lines[name].split("accuracy ")[1][:6]) for name in ("all examples", "SMB")}
+    assert reached["SMB"] > reached["all examples"] + 0.05
+    assert (tmp_path / "cleaning.png").stat().st_size > 10_000
+
+
+def test_hyper_regularization(tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="matplotlib is an extra")
+    run("hyper_regularization.py", "--steps", 60, "--figure", tmp_path / "weights.png")
+    text = capsys.readouterr().out
+    losses = [float(line.split()[-1]) for line in text.splitlines() if line.startswith("step")]
+    assert losses[-1] < losses[0]
+    assert "one weight a feature" in text
+    assert (tmp_path / "weights.png").stat().st_size > 10_000
+
+
+def test_hyper_regularization_says_where_the_data_belongs(monkeypatch, tmp_path):
+    monkeypatch.setenv("SEMAOPT_DATA", str(tmp_path))
+    with pytest.raises(SystemExit, match=r"libsvm/ijcnn1 does not exist; put the LIBSVM file ijcnn1 there"):
+        run("hyper_regularization.py", "--data", "ijcnn1")
+    rows = ["1 1:0.5 2:-1", "-1 1:-0.5 2:1.5"] * 1500
+    (tmp_path / "libsvm").mkdir()
+    (tmp_path / "libsvm" / "ijcnn1").write_text("\n".join(rows))
+    run("hyper_regularization.py", "--data", "ijcnn1", "--steps", 3)
+
+
+def test_average_precision(capsys):
+    run("average_precision.py", "--steps", 30, "--seeds", 1)
+    text = capsys.readouterr().out
+    assert text.count("test average precision") == 2

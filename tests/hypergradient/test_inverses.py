@@ -1,0 +1,366 @@
+"""Every inverse against the exact implicit gradient, in mean where it is sampled, and its guard."""
+
+import math
+
+import pytest
+import torch
+
+from semaopt.hypergradient import CG, Exact, Neumann, NeumannSeries, TrackedSystem, inverses
+from semaopt.hypergradient.curvature import curvature, power_iteration
+from semaopt.hypergradient.inverses import Memory
+from semaopt.hypergradient.oracles import Oracles
+from semaopt.hypergradient.sampling import uniform
+from semaopt.problems import LogisticBilevel, QuadraticBilevel
+
+
+def quadratic(copies=1, **options):
+    problem = QuadraticBilevel(**options)
+    x, y = problem.start(copies)
+    y.data = torch.randn(y.shape, generator=torch.Generator().manual_seed(9), dtype=y.dtype)
+    return problem, x, y
+
+
+def logistic():
+    problem = LogisticBilevel(n=40, m=20, d_y=4, lam=0.1, batch=None)
+    x, y = problem.start()
+    y.data = torch.randn(1, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return problem, x, y
+
+
+def memory_for(rate=None):
+    return Memory(states=[{}], rates=[rate] if rate else [])
+
+
+def estimate(inverse, problem, x, y, memory=None):
+    """f_x - g_xy w by one call of the inverse."""
+    oracles = Oracles(problem.outer(x, y), problem.inner(x, y), [x], [y])
+    _, (f_x,), f_y = oracles.f()
+    g_y, (g_xy_w,) = inverse(oracles, f_y, memory or memory_for())
+    assert g_y[0].shape == y.shape
+    return -g_xy_w if f_x is None else f_x - g_xy_w
+
+
+def truncated(problem, x, y, k, C=None):
+    """The hypergradient with sum_{i<k} (I - A/C)^i / C in place of the inverse of A."""
+    C = C or problem.C_gyy
+    eye = torch.eye(problem.d_y, dtype=problem.dtype)
+    series = sum(torch.linalg.matrix_power(eye - problem.A / C, i) for i in range(k)) / C
+    return problem.mu * x.detach() + (y.detach() - problem.c) @ series @ problem.B
+
+
+def bias_bound(problem, y, k):
+    """|g_xy| (1/lambda) (1 - lambda/C)^k |f_y|, from lem:ghadimi_h_to_g."""
+    f_y = torch.linalg.vector_norm(y.detach() - problem.c).item()
+    return problem.C_gxy / problem.lam * (1 - problem.lam / problem.C_gyy) ** k * f_y
+
+
+@pytest.mark.parametrize("make", [quadratic, logistic])
+@pytest.mark.parametrize("inverse", [Exact(), CG(steps=20)], ids=["exact", "cg"])
+def test_exact_and_converged_cg_give_the_implicit_gradient(make, inverse):
+    problem, x, y = make()
+    torch.testing.assert_close(estimate(inverse, problem, x, y), problem.hypergradient(x, y), rtol=1e-9, atol=1e-11)
+
+
+def test_cg_error_falls_at_its_rate():
+    problem, x, y = quadratic(d_y=30, lam=0.05)
+    exact, kappa = problem.hypergradient(x, y), 2.0 / 0.05
+    rate = (math.sqrt(kappa) - 1) / (math.sqrt(kappa) + 1)
+    f_y = torch.linalg.vector_norm(y.detach() - problem.c).item()
+    for steps in (2, 5, 10, 20):
+        error = torch.linalg.vector_norm(estimate(CG(steps), problem, x, y) - exact).item()
+        assert error <= 2 * problem.C_gxy * math.sqrt(kappa) * rate**steps * f_y / problem.lam
+    assert error < 0.02 * torch.linalg.vector_norm(exact)
+
+
+@pytest.mark.parametrize("k", [1, 2, 7, 30])
+def test_series_is_the_truncated_series_within_its_stated_bias(k):
+    problem, x, y = quadratic()
+    found = estimate(NeumannSeries(k, bound=problem.C_gyy), problem, x, y)
+    torch.testing.assert_close(found, truncated(problem, x, y, k), rtol=1e-12, atol=1e-13)
+    assert torch.linalg.vector_norm(found - problem.hypergradient(x, y)) <= bias_bound(problem, y, k)
+
+
+def test_series_and_sampled_series_on_the_logistic_bed():
+    problem, x, y = logistic()
+    H = problem.hessian(x, y)[0]
+    C, lam = torch.linalg.eigvalsh(H)[[-1, 0]].tolist()
+    exact = problem.hypergradient(x, y)
+    for k in (3, 12):
+        found = estimate(NeumannSeries(k, bound=C), problem, x, y)
+        f_y = torch.autograd.grad(problem.outer(x, y)(), y)[0].norm().item()
+        bound = problem.constants().C_gxy / lam * (1 - lam / C) ** k * f_y
+        assert torch.linalg.vector_norm(found - exact) <= bound
+        mean = average_over_p(Neumann(k, bound=C), problem, x, y)
+        torch.testing.assert_close(mean, found, rtol=1e-10, atol=1e-12)
+
+
+def average_over_p(inverse, problem, x, y):
+    """The mean over one draw of each p, which deterministic closures make exact."""
+    ts = {uniform(inverse.terms, inverse.seed, t): t for t in range(100 * inverse.terms)}
+    assert sorted(ts) == list(range(inverse.terms))
+    found = []
+    for t in ts.values():
+        memory = memory_for()
+        memory.numbers["t"] = t
+        found.append(estimate(inverse, problem, x, y, memory))
+    return sum(found) / inverse.terms
+
+
+@pytest.mark.parametrize("k", [1, 4])
+def test_the_mean_over_p_is_the_truncated_series(k):
+    problem, x, y = quadratic()
+    mean = average_over_p(Neumann(k, bound=problem.C_gyy), problem, x, y)
+    torch.testing.assert_close(mean, truncated(problem, x, y, k), rtol=1e-12, atol=1e-13)
+
+
+COPIES = 4000
+
+
+def many(sigma2=0.8):
+    """So many samples of the same problem side by side, at the same x and y."""
+    problem, x, y = quadratic(noise=0.4, sigma2=sigma2, copies=COPIES)
+    x.data[:], y.data[:] = x.data[:1].clone(), y.data[:1].clone()
+    return problem, x, y
+
+
+def mean_and_error(estimates):
+    return estimates.mean(0), estimates.std(0) / math.sqrt(len(estimates))
+
+
+@pytest.mark.parametrize("kind", [Neumann, NeumannSeries])
+def test_sampled_series_is_unbiased_for_the_truncated_series(kind):
+    problem, x, y = many()
+    inverse = kind(4, bound=problem.C_gyy)
+    found = average_over_p(inverse, problem, x, y) if kind is Neumann else estimate(inverse, problem, x, y)
+    mean, error = mean_and_error(found)
+    assert ((mean - truncated(problem, x, y, 4)[0]).abs() <= 4.5 * error).all()
+
+
+def test_p_from_one_to_k_would_be_caught(monkeypatch):
+    """The paper's p in 1..k tends to the inverse minus I/C: the test above would fail."""
+    problem, x, y = many()
+    monkeypatch.setattr(inverses, "uniform", lambda k, seed, t: 1 + uniform(k, seed, t))
+    mean, error = mean_and_error(average_over_p(Neumann(4, bound=problem.C_gyy), problem, x, y))
+    assert ((mean - truncated(problem, x, y, 4)[0]).abs() > 10 * error).any()
+    shifted = truncated(problem, x, y, 5)[0] - ((y.detach()[0] - problem.c) / problem.C_gyy) @ problem.B
+    assert ((mean - shifted).abs() <= 4.5 * error).all()
+
+
+def test_one_sample_for_all_factors_would_be_caught():
+    """A product of one sample with itself is biased by its variance: why each factor has its own."""
+    problem, x, y = many(sigma2=0.0)
+    inner, s = problem.inner(x, y), problem.generator.get_state()
+
+    def same():
+        problem.generator.set_state(s)
+        return inner()
+
+    problem.inner = lambda x, y: same
+    mean, error = mean_and_error(estimate(NeumannSeries(4, bound=problem.C_gyy), problem, x, y))
+    assert ((mean - truncated(problem, x, y, 4)[0]).abs() > 4.5 * error).any()
+
+
+def test_all_terms_have_less_variance_at_the_same_cost():
+    spread = {}
+    for inverse in (Neumann(11, bound=2.0), NeumannSeries(6, bound=2.0)):  # 5 products, in mean and exactly
+        problem, x, y = quadratic(noise=0.2, sigma2=0.2, lam=0.2, copies=20)
+        memory, found = memory_for(), []
+        for t in range(60):
+            memory.numbers["t"] = t
+            found.append(estimate(inverse, problem, x, y, memory))
+        spread[type(inverse)] = torch.stack(found).var(0).mean().sqrt()
+    assert spread[NeumannSeries] < 0.5 * spread[Neumann]
+
+
+@pytest.mark.parametrize(
+    ("inverse", "calls"),
+    [(NeumannSeries(5, 2.0), 5), (CG(3), 2), (Exact(), 2), (TrackedSystem(), 1), (NeumannSeries(5), 15)],
+)
+def test_every_product_has_the_fresh_sample_of_the_contract(inverse, calls):
+    problem, x, y = quadratic(noise=0.1, sigma2=0.05)
+    seen, inner = [], problem.inner(x, y)
+
+    def counted():
+        seen.append(x.requires_grad)
+        return inner()
+
+    oracles = Oracles(problem.outer(x, y), counted, [x], [y])
+    inverse(oracles, oracles.f()[2], memory_for(0.5))
+    assert len(seen) == calls
+    assert x.requires_grad
+    assert seen[-1] is True, "g_xy needs x in the graph"
+
+
+def test_neumann_draws_p_samples_and_one_more():
+    problem, x, y = quadratic(noise=0.1, sigma2=0.05)
+    inner, calls = problem.inner(x, y), []
+    oracles = Oracles(problem.outer(x, y), lambda: (calls.append(0), inner())[1], [x], [y])
+    for t in range(20):
+        calls.clear()
+        memory = memory_for()
+        memory.numbers["t"] = t
+        Neumann(6, 2.0, seed=5)(oracles, oracles.f()[2], memory)
+        assert len(calls) == uniform(6, 5, t) + 1
+
+
+def test_p_is_uniform_on_zero_to_k_minus_one():
+    for seed, k in ((0, 10), (1, 7), (2**70, 3)):
+        counts = torch.bincount(torch.tensor([uniform(k, seed, t) for t in range(10_000)]), minlength=k)
+        assert len(counts) == k
+        chi2 = ((counts - 10_000 / k) ** 2 / (10_000 / k)).sum().item()
+        assert chi2 < k - 1 + 5 * math.sqrt(2 * (k - 1))
+    assert [uniform(1, 0, t) for t in range(5)] == [0] * 5
+    assert [uniform(10, 0, t) for t in range(30)] != [uniform(10, 1, t) for t in range(30)]
+
+
+def test_tracked_system_converges_at_its_rate_and_uses_the_old_w():
+    problem, x, y = quadratic()
+    memory, rho = memory_for(1 / problem.C_gyy), 1 / problem.C_gyy
+    exact = problem.hypergradient(x, y)
+    f_y = y.detach() - problem.c
+    first = estimate(TrackedSystem(), problem, x, y, memory)
+    torch.testing.assert_close(first, problem.mu * x.detach() + rho * f_y @ problem.B)  # w_0 = rho f_y
+    torch.testing.assert_close(memory.states[0]["w"], 2 * rho * f_y - rho * rho * f_y @ problem.A)
+    for n in range(1, 40):
+        error = torch.linalg.vector_norm(estimate(TrackedSystem(), problem, x, y, memory) - exact)
+        assert error <= bias_bound(problem, y, n + 1) + 1e-12
+    assert error < 1e-4
+
+
+def test_tracked_system_takes_its_own_step_size_over_that_of_the_group():
+    problem, x, y = quadratic()
+    memory = memory_for(1e-9)
+    estimate(TrackedSystem(lr=0.5), problem, x, y, memory)
+    twin = memory_for(0.5)
+    estimate(TrackedSystem(), problem, x, y, twin)
+    assert torch.equal(memory.states[0]["w"], twin.states[0]["w"])
+
+
+def test_tracked_system_shortens_a_step_that_would_diverge():
+    problem, x, y = quadratic()
+    memory = memory_for(100.0)  # 2/C is 1
+    lengths = []
+    for _ in range(300):
+        estimate(TrackedSystem(), problem, x, y, memory)
+        lengths.append(torch.linalg.vector_norm(memory.states[0]["w"]).item())
+    f_y = torch.linalg.vector_norm(y.detach() - problem.c).item()
+    assert max(lengths) <= 300 * 100 * f_y, "growth is at most that of the right-hand side"
+    unguarded = 100.0 * f_y * abs(1 - 100 * problem.lam) ** 20
+    assert max(lengths) < 1e-3 * unguarded
+
+
+def test_tracked_system_waits_where_the_curvature_is_negative():
+    x, y = torch.nn.Parameter(torch.tensor([1.0])), torch.nn.Parameter(torch.tensor([2.0]))
+    oracles = Oracles(lambda: y.sum(), lambda: (x * y - 5 * y.square()).sum(), [x], [y])
+    memory = Memory(states=[{}], rates=[0.1])
+    for _ in range(200):
+        TrackedSystem()(oracles, oracles.f()[2], memory)
+    assert torch.isfinite(memory.states[0]["w"]).all()
+    assert memory.states[0]["w"].item() == pytest.approx(0.1 * 201, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", [Neumann, NeumannSeries])
+def test_a_bound_that_is_no_bound_is_an_error_that_says_the_curvature(kind):
+    problem, x, y = quadratic(lam=1.0, C_gyy=2.0)
+    memory = memory_for()
+    memory.numbers["t"] = next(t for t in range(20) if uniform(10, 0, t) > 2)
+    with pytest.raises(RuntimeError, match=r"bound=0\.1: a product of \d+ factors .* diverges.*curvature (1\.9|2)"):
+        estimate(kind(10, bound=0.1), problem, x, y, memory)
+
+
+def test_a_measured_bound_is_near_the_largest_curvature_and_is_kept():
+    problem, x, y = quadratic(d_y=20)
+    memory = memory_for()
+    estimate(NeumannSeries(3), problem, x, y, memory)
+    assert 0.8 * problem.C_gyy <= memory.numbers["bound"] <= problem.C_gyy * (1 + 1e-9)
+    kept = memory.numbers["bound"]
+    estimate(NeumannSeries(3), problem, x, y, memory)
+    assert memory.numbers["bound"] == kept
+
+
+def test_a_measured_bound_rises_when_the_curvature_does():
+    problem, x, y = quadratic()
+    memory = memory_for()
+    estimate(NeumannSeries(8), problem, x, y, memory)
+    problem.A *= 50
+    problem._inverse /= 50
+    found = estimate(NeumannSeries(8), problem, x, y, memory)
+    assert memory.numbers["bound"] >= 0.8 * 50 * problem.C_gyy
+    assert torch.isfinite(found).all()
+    expected = truncated(problem, x, y, 8, memory.numbers["bound"])
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_concave_lower_problem_ends_in_an_error_not_in_nan():
+    x, y = torch.nn.Parameter(torch.tensor([1.0])), torch.nn.Parameter(torch.tensor([2.0]))
+    oracles = Oracles(lambda: y.sum(), lambda: (x * y - 5 * y.square()).sum(), [x], [y])
+    with pytest.raises(RuntimeError, match="not convex in the lower parameters: regularize it"):
+        NeumannSeries(400)(oracles, oracles.f()[2], Memory(states=[{}]))
+
+
+def test_cg_stops_at_negative_curvature():
+    x, y = torch.nn.Parameter(torch.tensor([1.0])), torch.nn.Parameter(torch.tensor([2.0, 1.0]))
+    weights = torch.tensor([1.0, -1.0])
+    oracles = Oracles(lambda: y.sum(), lambda: (x * y + weights * y.square()).sum(), [x], [y])
+    _, (product,) = CG(10)(oracles, oracles.f()[2], Memory(states=[{}]))
+    assert torch.isfinite(product).all()
+
+
+def test_curvature_is_that_of_the_product():
+    v = [torch.tensor([3.0, 0.0]), torch.tensor([4.0])]
+    assert curvature(v, [2 * part for part in v]) == 2.0
+    assert curvature(v, [-2 * part for part in v]) == -2.0
+    assert curvature(v, [0 * part for part in v]) == 0.0
+    assert curvature([torch.tensor([1.0, 0.0])], [torch.tensor([0.0, 1.0])]) == math.inf
+    with pytest.raises(RuntimeError, match="not finite; nothing was changed"):
+        curvature(v, [math.nan * part for part in v])
+
+
+def test_power_iteration_starts_anywhere_and_refuses_a_flat_problem():
+    problem, x, y = quadratic()
+    oracles = Oracles(problem.outer(x, y), problem.inner(x, y), [x], [y])
+    assert power_iteration(oracles, [torch.zeros_like(y)], 30) == pytest.approx(problem.C_gyy, rel=0.05)
+    flat = Oracles(lambda: y.sum(), lambda: (0 * y.square()).sum(), [x], [y])
+    with pytest.raises(ValueError, match=r"bound=0\.0: inner\(\) is flat in the lower parameters; add a regularizer"):
+        power_iteration(flat, [y.detach()])
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Neumann(0), r"terms=0: must be a whole number >= 1; try 10"),
+        (lambda: NeumannSeries(2.5), r"terms=2\.5: must be a whole number >= 1"),
+        (lambda: Neumann(3, bound=-1.0), r"bound=-1\.0: must be a number > 0; C >= \|O_gyy\|"),
+        (lambda: Neumann(3, bound=math.nan), r"bound=nan: must be a number > 0"),
+        (lambda: TrackedSystem(lr=0.0), r"lr=0\.0: must be a number > 0; below 2/\|g_yy\|"),
+        (lambda: CG(steps=True), r"steps=True: must be a whole number >= 1"),
+        (lambda: CG(tolerance=1.0), r"tolerance=1\.0: must lie in \[0, 1\)"),
+        (lambda: Exact(limit=0), r"limit=0: must be a whole number >= 1"),
+    ],
+)
+def test_bad_options_say_the_rule(make, text):
+    with pytest.raises(ValueError, match=text):
+        make()
+
+
+def test_exact_refuses_large_and_singular_problems():
+    problem, x, y = quadratic()
+    with pytest.raises(ValueError, match=r"lower parameters=5: a dense Hessian is for at most 3; use CG or Tracked"):
+        estimate(Exact(limit=3), problem, x, y)
+    z = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+    singular = Oracles(lambda: z.sum(), lambda: x.sum() * z[0] + z[0].square() + 0 * z[1].square(), [x], [z])
+    with pytest.raises(RuntimeError, match=r"singular; add a regularizer to inner"):
+        Exact()(singular, singular.f()[2], memory_for())
+
+
+def test_resolve_names_the_choices():
+    assert inverses.resolve(None) == TrackedSystem()
+    with pytest.raises(TypeError, match=r"inverse=<class .*CG'>: must be an object .*Neumann\(\), NeumannSeries\(\)"):
+        inverses.resolve(CG)
+    with pytest.raises(TypeError, match=r"inverse='cg': must be an object of semaopt\.hypergradient"):
+        inverses.resolve("cg")
+
+
+@pytest.mark.parametrize("inverse", [Neumann(3, 2.0, 1), NeumannSeries(4), TrackedSystem(0.5), CG(3), Exact(10)])
+def test_description_restores_the_inverse(inverse):
+    assert inverses.restore(inverses.describe(inverse), TrackedSystem()) == inverse

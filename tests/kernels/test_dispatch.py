@@ -1,0 +1,236 @@
+"""Which path serves what, and what is said to those who ask for one that cannot."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import re
+
+import pytest
+import torch
+
+import semaopt
+from semaopt.kernels import dispatch, fused, loader
+from tests.kernels.common import needs_c, normal
+
+
+class Own:
+    g0, buffers = 1.0, ()
+
+    def update_(self, m, seen):
+        return seen.g.square()
+
+
+class MyAdam(semaopt.scalings.Adam):
+    """A subclass may have its own formula: it must not be taken for Adam."""
+
+    def update_(self, m, seen):
+        return 4.0
+
+
+def path_of(x, g=None, scaling="adam", **hyper):
+    optimizer = semaopt.ASA([x], scaling=scaling, **hyper)
+    x.grad = torch.ones_like(x) if g is None else g
+    optimizer._init_group(optimizer.param_groups[0], [], [])
+    return dispatch.choose(optimizer.param_groups[0], x, x.grad, optimizer.state[x])
+
+
+def parameter(*shape, **options):
+    return torch.nn.Parameter(torch.ones(*shape, **options))
+
+
+class Wrapped(torch.Tensor):
+    pass
+
+
+LOOP = {
+    "complex": lambda: path_of(parameter(3, dtype=torch.complex64)),
+    "differentiable": lambda: path_of(torch.ones(3), differentiable=True),
+    "own scaling": lambda: path_of(parameter(3), scaling=Own()),
+    "subclass of a scaling": lambda: path_of(parameter(3), scaling=MyAdam()),
+    "tensor subclass": lambda: path_of(torch.ones(3).as_subclass(Wrapped)),
+}
+FOREACH = {
+    "float16": lambda: path_of(parameter(3, dtype=torch.float16)),
+    "gaps": lambda: path_of(torch.nn.Parameter(torch.ones(6)[::2])),
+    "meta": lambda: path_of(parameter(3, device="meta")),
+}
+C = {
+    "float32": lambda: path_of(parameter(3)),
+    "float64": lambda: path_of(parameter(3, dtype=torch.float64)),
+    "bfloat16": lambda: path_of(parameter(3, dtype=torch.bfloat16)),
+    "transposed": lambda: path_of(torch.nn.Parameter(torch.ones(3, 4).t())),
+    "gradient with gaps": lambda: path_of(parameter(3), g=torch.ones(6)[::2]),
+    "bf16 state": lambda: path_of(parameter(3), state_dtype=torch.bfloat16),
+    **{name: lambda name=name: path_of(parameter(3), scaling=name) for name in semaopt.scalings.BY_NAME},
+}
+
+
+@pytest.mark.parametrize("case", LOOP)
+def test_the_loop_serves(case):
+    assert LOOP[case]() == "loop"
+
+
+@pytest.mark.parametrize("case", FOREACH)
+def test_foreach_serves(case):
+    assert FOREACH[case]() == "foreach"
+
+
+@needs_c
+@pytest.mark.parametrize("case", C)
+def test_the_c_step_serves(case):
+    assert C[case]() == "c"
+
+
+def test_a_group_of_all_kinds_takes_every_path(monkeypatch):
+    """And gives what the loop gives."""
+    taken = set()
+    for module, name in ((fused, "step"), (dispatch, "foreach_group")):
+        f = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args, f=f, name=name: (taken.add((name, len(args[1]))), f(*args))[1])
+    dtypes = (torch.float32, torch.float16, torch.complex64, torch.float64)
+    ends = []
+    for implementation in ("auto", "loop"):
+        xs = [torch.nn.Parameter(normal((4,), dtype, 0)) for dtype in dtypes]
+        optimizer = semaopt.ASA(xs, implementation=implementation)
+        for k in range(3):
+            for x in xs:
+                x.grad = normal((4,), x.dtype, k + 1)
+            optimizer.step()
+        ends.append(xs)
+    for a, b in zip(*ends, strict=True):
+        torch.testing.assert_close(a, b)
+    expected = (
+        {("step", 4), ("step", 2), ("foreach_group", 1)} if semaopt.kernels.available() else {("foreach_group", 3)}
+    )
+    assert expected <= taken
+
+
+def test_adam_plus_takes_one_path_for_all(monkeypatch):
+    """Its norm is over the group: one complex parameter puts all of them on the loop."""
+    ends = []
+    for implementation in ("auto", "loop"):
+        xs = [torch.nn.Parameter(normal((4,), dtype, 0)) for dtype in (torch.float32, torch.complex64)]
+        optimizer = semaopt.ASA(xs, scaling="adam+", implementation=implementation)
+        for x in xs:
+            x.grad = normal((4,), x.dtype, 1)
+        optimizer.step()
+        ends.append(xs)
+    for a, b in zip(*ends, strict=True):
+        assert torch.equal(a, b)
+
+
+WISHES = [
+    ("c", {"params": [parameter(3)], "scaling": Own()}, r"'c': the scaling Own is not one of Table 2"),
+    ("foreach", {"params": [parameter(3)], "scaling": Own()}, r"'foreach': the scaling Own is not one of Table 2"),
+    ("foreach", {"params": [torch.ones(3)], "differentiable": True}, r"differentiable=True needs the graph"),
+    (
+        "foreach",
+        {"params": [parameter(2, dtype=torch.complex64)]},
+        r"complex64 is complex, and only the loop .*parameter 0",
+    ),
+    ("foreach", {"params": [torch.ones(3).as_subclass(Wrapped)]}, r"Wrapped is a tensor subclass"),
+]
+C_WISHES = [
+    ("c", {"params": [parameter(2, device="meta")]}, r"needs memory of the CPU, and the parameter is on meta"),
+    (
+        "c",
+        {"params": [parameter(1), parameter(2, dtype=torch.float16)]},
+        r"computes in float32, float64 and bfloat16, and the parameter has torch.float16 \(parameter 1, shape \(2,\)\)",
+    ),
+    ("c", {"params": [torch.nn.Parameter(torch.ones(4)[::2])]}, r"tensors that fill their memory.*use 'auto'"),
+]
+
+
+@pytest.mark.parametrize(("wish", "group", "text"), WISHES)
+def test_a_wish_that_cannot_be_served(wish, group, text):
+    with pytest.raises(ValueError, match=text):
+        semaopt.ASA([group], implementation=wish)
+
+
+@needs_c
+@pytest.mark.parametrize(("wish", "group", "text"), C_WISHES)
+def test_a_wish_that_the_c_step_cannot_serve(wish, group, text):
+    with pytest.raises(ValueError, match=text):
+        semaopt.ASA([group], implementation=wish)
+
+
+def test_an_unknown_wish():
+    with pytest.raises(ValueError, match=r"implementation='cuda': must be one of 'auto', 'c', 'foreach', 'loop'"):
+        semaopt.ASA([parameter(1)], implementation="cuda")
+
+
+@needs_c
+def test_a_wish_that_is_lost_later_is_refused_before_anything_moves():
+    xs = [parameter(3), parameter(3)]
+    optimizer = semaopt.ASA([{"params": xs[:1]}, {"params": xs[1:], "implementation": "c"}])
+    for x in xs:
+        x.grad = torch.ones(3)
+    optimizer.step()
+    before = copy.deepcopy([x.detach() for x in xs])
+    xs[1].data = torch.ones(6)[::2]
+    with pytest.raises(ValueError, match=r"implementation='c': the C step needs tensors that fill their memory"):
+        optimizer.step()
+    assert torch.equal(xs[0], before[0])
+
+
+def test_a_state_of_another_dtype_goes_to_the_loop():
+    """A model cast after its first step: the averages stay what they were."""
+    x = parameter(3)
+    optimizer = semaopt.ASA([x])
+    x.grad = torch.ones(3)
+    optimizer.step()
+    x.grad = None
+    x.data = x.data.double()
+    x.grad = torch.ones(3, dtype=torch.float64)
+    assert dispatch.choose(optimizer.param_groups[0], x, x.grad, optimizer.state[x]) == "loop"
+    optimizer.step()
+    assert x.dtype == torch.float64
+    assert optimizer.state[x]["v"].dtype == torch.float32
+
+
+def test_gradients_of_another_dtype():
+    x = parameter(3, dtype=torch.bfloat16)
+    optimizer = semaopt.ASA([x], scaling="shb", lr=1.0, beta=0.0)
+    x.grad_dtype = None
+    x.grad = torch.full((3,), 2**-10)
+    assert dispatch.choose(optimizer.param_groups[0], x, x.grad, {}) == "foreach"
+    optimizer.step()
+    assert torch.equal(optimizer.state[x]["v"], torch.full((3,), 2**-10))
+
+
+def test_the_checkpoint_does_not_choose_the_path():
+    first, second = (semaopt.ASA([parameter(3)], implementation=wish) for wish in ("loop", "foreach"))
+    second.load_state_dict(first.state_dict())
+    assert second.param_groups[0]["implementation"] == "foreach"
+
+
+@pytest.fixture
+def without_library(monkeypatch):
+    """As if semaopt had been installed without a compiler."""
+    missing = loader.Availability(False, "the C step is not compiled: no C compiler: 'cc' was not found; install one")
+    for module in (loader, dispatch, fused):
+        monkeypatch.setattr(module, "library", lambda: None)
+    for module in (loader, dispatch):
+        monkeypatch.setattr(module, "available", lambda: missing)
+    dispatch._say_once.cache_clear()
+    yield missing
+    dispatch._say_once.cache_clear()
+
+
+def test_without_the_library_everything_works_and_it_is_said_once(without_library, caplog):
+    with caplog.at_level(logging.WARNING, logger="semaopt"):
+        for _ in range(2):
+            x = parameter(3)
+            optimizer = semaopt.ASA([x])
+            for _ in range(2):
+                x.grad = torch.ones(3)
+                optimizer.step()
+    assert x[0].item() == pytest.approx(1 - 2e-3, abs=1e-6)
+    [record] = caplog.records
+    assert re.fullmatch(r"semaopt: the C step is not compiled: .* was not found; .*take longer", record.getMessage())
+
+
+def test_without_the_library_the_wish_for_it_says_why(without_library):
+    with pytest.raises(ValueError, match=r"implementation='c': the C step is not compiled: no C compiler: 'cc'"):
+        semaopt.ASA([parameter(1)], implementation="c")

@@ -1,0 +1,64 @@
+"""The foreach path equals the loop, in eager mode and compiled."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import semaopt
+from semaopt.kernels import dispatch, foreach
+from tests.kernels.common import CLOSE, OPTIONS, SCALINGS, assert_agree, normal, parameters, trained
+
+
+@pytest.mark.parametrize("dtype", CLOSE, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_it_equals_the_loop(scaling, options, dtype):
+    pair = (trained(path, dtype, scaling, **options) for path in ("foreach", "loop"))
+    assert_agree(*pair, **CLOSE[dtype])
+
+
+def test_mixed_dtypes_and_strides_of_one_group():
+    def start():
+        xs = [normal((5, i), dtype, i) for i in range(5) for dtype in CLOSE]
+        return [torch.nn.Parameter(x[:, ::2]) for x in xs]
+
+    for scaling in SCALINGS:
+        assert_agree(
+            *(trained(path, None, scaling, xs=start()) for path in ("foreach", "loop")), **CLOSE[torch.bfloat16]
+        )
+
+
+def test_every_scaling_of_the_table_has_its_row():
+    assert set(foreach.SCALINGS) == set(semaopt.scalings.BY_NAME.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("scaling", "hyper"),
+    [
+        ("adam", {"lr": torch.tensor(0.05), "weight_decay": 0.1}),
+        ("adabound", {"bias_correction": True, "clip_scaling": (0.5, 2.0)}),
+        ("adam+", {"maximize": True, "weight_decay": 0.1, "decoupled_weight_decay": True}),
+        ("amsgrad", {"state_dtype": torch.bfloat16}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_compiled_it_equals_the_loop(scaling, hyper, monkeypatch):
+    """One graph for all parameters; a new learning rate in a tensor needs no new one."""
+    taken = []
+    monkeypatch.setattr(dispatch, "foreach_group", lambda *args: (taken.append(1), foreach.foreach_group(*args)))
+    torch._dynamo.reset()
+    results = []
+    for compiled in (True, False):
+        xs = parameters(torch.float32, ((3, 2), (), (700,)))
+        optimizer = semaopt.ASA(xs, scaling=scaling, implementation="auto" if compiled else "loop", **hyper)
+        step = torch.compile(optimizer.step) if compiled else optimizer.step
+        for k in range(4):
+            for i, x in enumerate(xs):
+                x.grad = normal(tuple(x.shape), x.dtype, 100 * k + i)
+            step()
+        results.append((xs, optimizer))
+    tolerance = {"rtol": 1e-2, "atol": 1e-2} if "state_dtype" in hyper else CLOSE[torch.float32]
+    assert_agree(*results, **tolerance)
+    assert taken, "the trace took another path"

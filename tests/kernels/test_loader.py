@@ -1,0 +1,132 @@
+"""The library is found, or it is said why not."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import semaopt
+from semaopt.kernels import loader
+from tests.kernels.common import needs_c
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_availability_is_a_truth_value_and_a_sentence():
+    available = semaopt.kernels.available()
+    assert bool(available) == (loader.library() is not None)
+    assert str(available) == available.reason
+    assert len(str(available)) > 10
+
+
+@needs_c
+def test_it_uses_the_threads_of_torch():
+    assert "omp" in loader.library().runtime.lower()
+    needed = subprocess.run(["readelf", "-d", loader.LIBRARY], capture_output=True, text=True, check=False).stdout
+    assert "omp" not in needed, "a runtime of its own would be a second pool of threads"
+
+
+@needs_c
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other machines have one instruction set here")
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump is not installed")
+@pytest.mark.parametrize(("isa", "register"), [("avx2", "ymm"), ("avx512", "zmm"), ("portable", "xmm")])
+def test_every_instruction_set_is_compiled_to_its_own_vectors(isa, register):
+    """Also on a machine that cannot run it; and nowhere is a product contracted with a sum, which rounds otherwise."""
+    told = subprocess.run(["objdump", "-d", loader.LIBRARY], capture_output=True, text=True, check=True).stdout
+    functions = [part for part in told.split("\n\n") if re.search(rf"<adam_\w+_{isa}>:", part.partition("\n")[0])]
+    assert len(functions) == 5, "one for each storage"
+    for function in functions:
+        assert re.search(rf"vsqrtp[sd].*{register}" if isa != "portable" else r"sqrtp[sd].*xmm", function)
+        assert "vfm" not in function
+    if isa == "portable":
+        assert not any("ymm" in function for function in functions)
+
+
+def fresh(monkeypatch, **paths):
+    loader._load.cache_clear()
+    monkeypatch.setattr(loader, "_load", loader._load.__wrapped__)
+    for name, path in paths.items():
+        monkeypatch.setattr(loader, name, path)
+    return loader.available()
+
+
+def test_a_failed_build_tells_its_reason(monkeypatch, tmp_path):
+    (tmp_path / "failed").write_text("no C compiler: 'cc' was not found\n")
+    said = fresh(monkeypatch, LIBRARY=tmp_path / "none", FAILURE=tmp_path / "failed")
+    assert not said
+    assert str(said).startswith("the C step is not compiled: no C compiler: 'cc' was not found; install a C compiler")
+
+
+def test_sources_that_were_never_built(monkeypatch, tmp_path):
+    said = fresh(monkeypatch, LIBRARY=tmp_path / "none", FAILURE=tmp_path / "none")
+    assert "this copy of semaopt was never built" in str(said)
+
+
+def test_a_broken_library(monkeypatch, tmp_path):
+    (tmp_path / "broken").write_text("not a library")
+    said = fresh(monkeypatch, LIBRARY=tmp_path / "broken")
+    assert not said
+    assert "cannot be loaded" in str(said)
+
+
+@needs_c
+def test_a_library_of_other_sources(monkeypatch):
+    monkeypatch.setattr(loader, "INTERFACE", -1)
+    assert "was built from other sources; install semaopt again" in str(fresh(monkeypatch))
+
+
+def test_it_can_be_switched_off(monkeypatch):
+    monkeypatch.setenv(loader.SWITCH, "1")
+    assert str(fresh(monkeypatch)) == "switched off by SEMAOPT_NO_C=1"
+
+
+def build(folder: Path, **environment: str) -> Path:
+    """A wheel from a copy of the sources."""
+    source = folder / "source"
+    skip = shutil.ignore_patterns("*.so", "*.failed", "__pycache__")
+    shutil.copytree(ROOT / "semaopt", source / "semaopt", ignore=skip)
+    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", folder, source]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [wheel] = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.mark.slow
+def test_without_a_compiler_the_install_works_and_says_why(tmp_path):
+    pytest.importorskip("setuptools", minversion="77")
+    wheel = build(tmp_path, CC="/bin/false")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    code = "import semaopt, torch; print(semaopt.kernels.available()); x = torch.nn.Parameter(torch.ones(2));"
+    code += "x.grad = torch.ones(2); o = semaopt.ASA([x]); o.step(); o.step(); print(x[0].item() < 1)"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=True)
+    assert done.stdout.startswith(
+        "the C step is not compiled: the C compiler '/bin/false' ended with status 1; install"
+    )
+    assert done.stdout.endswith("True\n")
+    assert done.stderr.count("take longer") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+def test_a_wheel_with_the_library_is_for_one_platform_and_every_python(tmp_path):
+    pytest.importorskip("setuptools", minversion="77")
+    wheel = build(tmp_path)
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "-py3-none-" in wheel.name
+    assert not wheel.name.endswith("-any.whl")
+    assert "semaopt/kernels/_step.so" in names
+    assert not [name for name in names if name.endswith((".c", ".h", ".failed"))]

@@ -1,0 +1,168 @@
+"""A step inside backward equals a step after it, and holds one gradient at a time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import semaopt
+from tests.kernels.common import SCALINGS
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 7), nn.Tanh(), nn.Linear(7, 2))
+
+
+def loss(net: nn.Module, k: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(k)
+    a = torch.randn(11, 5, generator=generator)
+    return (net(a) - a[:, :2].sin()).square().mean()
+
+
+def train_after(net, optimizer, steps):
+    for k in steps:
+        optimizer.zero_grad()
+        loss(net, k).backward()
+        optimizer.step()
+    optimizer.zero_grad()
+
+
+def same(left, right):
+    return all(torch.equal(a, b) for a, b in zip(left.parameters(), right.parameters(), strict=True))
+
+
+def factory(**hyper):
+    return lambda params: semaopt.ASA(params, **{"lr": 0.01, **hyper})
+
+
+HYPERS = [
+    {},
+    {"bias_correction": True, "weight_decay": 0.1, "implementation": "loop"},
+    {"state_dtype": torch.bfloat16, "implementation": "foreach"},
+]
+
+
+@pytest.mark.parametrize("hyper", HYPERS, ids=str)
+@pytest.mark.parametrize("scaling", [name for name in SCALINGS if name != "adam+"])
+def test_it_equals_steps_after_backward_to_the_bit(scaling, hyper):
+    inside, after = model(), model()
+    training = semaopt.step_in_backward(inside, factory(scaling=scaling, **hyper))
+    for k in range(5):
+        loss(inside, k).backward()
+        assert all(x.grad is None for x in inside.parameters())
+    train_after(after, factory(scaling=scaling, **hyper)(after.parameters()), range(5))
+    assert same(inside, after)
+    training.remove()
+    loss(inside, 0).backward()
+    assert all(x.grad is not None for x in inside.parameters())
+
+
+def test_checkpoints_go_both_ways():
+    inside, after = model(), model()
+    training = semaopt.step_in_backward(inside, factory())
+    for k in range(3):
+        loss(inside, k).backward()
+    after.load_state_dict(inside.state_dict())
+    optimizer = factory(lr=0.5)(after.parameters())
+    optimizer.load_state_dict(training.state_dict())
+    assert optimizer.param_groups[0]["lr"] == 0.01
+    train_after(after, optimizer, range(3, 5))
+    again = model()
+    resumed = semaopt.step_in_backward(again, factory())
+    again.load_state_dict(after.state_dict())
+    resumed.load_state_dict(optimizer.state_dict())
+    train_after(after, optimizer, range(5, 7))
+    for k in range(5, 7):
+        loss(again, k).backward()
+    assert same(again, after)
+
+
+def test_schedules_move_its_groups():
+    inside, after = model(), model()
+    training = semaopt.step_in_backward(inside, factory())
+    optimizer = factory()(after.parameters())
+    schedules = [semaopt.schedules.Stagewise(o, every=2, factor=0.5) for o in (training.optimizer, optimizer)]
+    for k in range(6):
+        loss(inside, k).backward()
+        training.optimizer.step()  # moves nothing; torch's schedulers want to see it
+        train_after(after, optimizer, [k])
+        for schedule in schedules:
+            schedule.step()
+    assert training.optimizer.param_groups[0]["lr"] == 0.00125
+    assert same(inside, after)
+
+
+def test_one_gradient_at_a_time():
+    """The most bytes of gradients that exist at once, seen from hooks that run before and after ours."""
+
+    def most(net, step_inside):
+        seen = []
+
+        def look(_):
+            seen.append(sum(x.grad.nbytes for x in net.parameters() if x.grad is not None))
+
+        for x in net.parameters():
+            x.register_post_accumulate_grad_hook(look)
+        if step_inside:
+            semaopt.step_in_backward(net, factory())
+        loss(net, 0).backward()
+        return max(seen)
+
+    sizes = [x.nbytes for x in model().parameters()]
+    assert most(model(), step_inside=False) == sum(sizes)
+    assert most(model(), step_inside=True) == max(sizes)
+
+
+def test_shared_weights_step_once():
+    inside, after = (nn.Sequential(*model(), nn.Linear(2, 5)) for _ in range(2))
+    for net in (inside, after):
+        net.add_module("shared", net[0])
+    semaopt.step_in_backward(inside, factory())
+    optimizer = factory()(after.parameters())
+    for k in range(3):
+        inside(torch.full((3, 5), 0.1 * k)).square().sum().backward()
+        optimizer.zero_grad()
+        after(torch.full((3, 5), 0.1 * k)).square().sum().backward()
+        optimizer.step()
+    assert same(inside, after)
+
+
+def test_frozen_parameters_stay():
+    net = model()
+    net[0].requires_grad_(False)
+    before = net[0].weight.clone()
+    semaopt.step_in_backward(net, factory())
+    loss(net, 0).backward()
+    assert torch.equal(net[0].weight, before)
+
+
+def test_what_it_cannot_do():
+    net = model()
+    with pytest.raises(ValueError, match=r"scaling='adam\+' \(group 0\): its u is the norm over all parameters"):
+        semaopt.step_in_backward(net, factory(scaling="adam+"))
+    with pytest.raises(TypeError, match=r"factory must return a semaopt.ASA, got Adam: only its step"):
+        semaopt.step_in_backward(net, torch.optim.Adam)
+    with pytest.raises(ValueError, match=r"differentiable=True \(group 0\)"):
+        semaopt.step_in_backward(net, factory(differentiable=True))
+
+
+def test_a_rate_gone_bad_is_refused_before_anything_moves():
+    net = model()
+    training = semaopt.step_in_backward(net, factory())
+    loss(net, 0).backward()
+    training.optimizer.param_groups[0]["lr"] = float("nan")
+    before = [x.detach().clone() for x in net.parameters()]
+    with pytest.raises(ValueError, match="lr=nan: must be a finite number"):
+        loss(net, 1).backward()
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+
+
+def test_a_data_parallel_model_is_refused():
+    class Pretended(nn.parallel.DistributedDataParallel):
+        def __init__(self):
+            nn.Module.__init__(self)
+
+    with pytest.raises(ValueError, match=r"cannot step a DistributedDataParallel model: .* use FSDP2"):
+        semaopt.step_in_backward(Pretended(), factory())
