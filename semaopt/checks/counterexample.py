@@ -41,7 +41,7 @@ def walk(
     x = torch.zeros(len(betas) * seeds, 1, dtype=torch.float64)
     chain = Chain(x, scalings.Adam(beta2=0.99), clip=None)
     parts = [(chain.state["v"][k * seeds : (k + 1) * seeds], 1 - beta) for k, beta in enumerate(betas)]
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     steps, points = [0], [x.clone()]
     size = max(1, T // _POINTS)
     with torch.no_grad():

@@ -29,19 +29,22 @@ def _draw_one(result: Result, out: Path) -> Path:
     for curve in what.curves:
         if curve.low is None or curve.high is None:
             # A bound has the colour of what it bounds.
-            axes.plot(curve.x, curve.y, linestyle="--", color=colour, label=curve.label)
+            alone = "_" if len(curve.x) == 1 else None
+            axes.plot(curve.x, curve.y, "--", marker=alone, markersize=16, color=colour, label=curve.label)
             continue
         colour = next(shades)
         axes.plot(
             curve.x, curve.y, marker="o" if what.logarithmic else None, markersize=4, color=colour, label=curve.label
         )
+        if len(curve.x) == 1:
+            axes.vlines(curve.x, curve.low, curve.high, color=colour, alpha=0.3, linewidth=6)
         axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
     if what.logarithmic:
         axes.set_xscale("log")
         axes.set_yscale("log")
     axes.set_xlabel(what.x_label)
     axes.set_ylabel(what.y_label)
-    axes.set_title(what.message, fontsize=9, wrap=True)
+    axes.set_title(what.message if result.passed else f"NOT SO: {what.message}", fontsize=9, wrap=True)
     axes.grid(which="major", alpha=0.3)
     axes.legend(fontsize=8)
     verdict = "PASS" if result.passed else "FAIL"

@@ -82,7 +82,7 @@ def registry(quick: bool) -> Checks:
     settings = {
         "shb": (Setting(squares, noise, ROWS["shb"]), 2.0**-stages),
         "adam": (Setting(squares, noise, ROWS["adam"], clip=(0.5, 1.0)), 2.0**-stages),
-        "wavy": (Setting(Wavy(d=2), Additive(0.01), ROWS["shb"]), 2.0 ** (4 - stages)),
+        "wavy": (Setting(Wavy(d=2), Additive(0.1), ROWS["shb"]), 2.0 ** (4 - stages)),
     }
     found: dict[str, tuple[str, Check]] = {
         f"pl[{key}]": ("thm:min_PL", partial(pl, setting=setting, epsilon=epsilon, seeds=seeds))

@@ -112,8 +112,10 @@ class QuadraticBilevel:
         return square / (2 + 2 * self.rho * square)
 
     def _slope(self, t: Tensor) -> Tensor:
+        if self.rho == 0:
+            return t
         root = math.sqrt(self.rho)
-        return bump_slope(t * root).mul_(0.5 / root) if root else t.clone()
+        return bump_slope(t if root == 1 else t * root).mul_(0.5 / root)
 
     def f(self, x: Tensor, y: Tensor) -> Tensor:
         """The upper objective of every row, without noise."""
@@ -152,7 +154,7 @@ class QuadraticBilevel:
 
     def y_star(self, x: Tensor) -> Tensor:
         """The minimizer of g(x, .) of every row."""
-        return (x.detach() @ self.B.T + self.b) @ self._inverse
+        return torch.addmm(self.b, x.detach(), self.B.T) @ self._inverse
 
     def F(self, x: Tensor) -> Tensor:
         """f(x, y*(x)) of every row."""
@@ -164,7 +166,8 @@ class QuadraticBilevel:
 
     def hypergradient(self, x: Tensor, y: Tensor) -> Tensor:
         """f_x - g_xy [g_yy]^{-1} f_y at any y."""
-        return self.mu * self._slope(x.detach()) + self._slope(y.detach() - self.c) @ self._inverse @ self.B
+        through_y = self._slope(y.detach() - self.c) @ self._inverse @ self.B
+        return through_y.add_(self._slope(x.detach()), alpha=self.mu) if self.mu else through_y
 
     @property
     def L(self) -> float:
@@ -212,11 +215,11 @@ class QuadraticBilevel:
         """One fresh sample of every piece at (x, y)."""
         fx, fy, gxy, gy, h = noise
         return Pieces(
-            fx + self.mu * self._slope(x),
+            fx.add(self._slope(x), alpha=self.mu) if self.mu else fx,
             fy + self._slope(y - self.c),
             gxy - self.B.T,
             h,
-            gy + y @ self.A - x @ self.B.T - self.b,
+            torch.addmm(gy, y, self.A).sub_(torch.addmm(self.b, x, self.B.T)),
         )
 
     def apply(self, h: Tensor, w: Tensor) -> Tensor:
@@ -226,4 +229,4 @@ class QuadraticBilevel:
     def estimate(self, x: Tensor, y: Tensor, noise: Draw) -> tuple[Tensor, Tensor]:
         """(O_fx - O_gxy h O_fy, O_gy) at (x, y)."""
         fx, fy, gxy, h, gy = self.sample(x, y, noise)
-        return fx - torch.einsum("sij,sj->si", gxy, self.apply(h, fy)), gy
+        return fx - torch.linalg.vecdot(gxy, self.apply(h, fy).unsqueeze(1)), gy

@@ -91,7 +91,7 @@ class QuadraticComposition:
 
     @property
     def smallest(self) -> float:
-        """min F."""
+        """Min F."""
         return float(self.F(self.minimizer()))
 
     def minimizer(self) -> Tensor:

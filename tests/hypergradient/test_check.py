@@ -2,7 +2,6 @@ import math
 
 import pytest
 import torch
-from torch import nn
 
 from semaopt.hypergradient import CG, Check, Exact, Neumann, NeumannSeries, TrackedSystem, check
 from semaopt.problems import LogisticBilevel, QuadraticBilevel
