@@ -13,6 +13,9 @@ from semaopt.scalings import BuiltIn
 
 NOISE = Additive(0.03)
 CLIP = (0.5, 1.0)
+#: The beds of SMB and of SBMA: F is bounded, its minimum 0.
+LOWER = QuadraticBilevel(2, 2, 1.0, 1.1, 0.1, mu=0.0, rho=1.0, shift=0.0, noise=0.1, sigma2=2.5e-5, x0=5.0)
+SINGLE = QuadraticBilevel(1, 1, 1.0, 1.1, 1.0, mu=0.0, rho=1.0, shift=0.0, noise=0.1, sigma2=2.5e-3, x0=0.5)
 #: The T of the runs without averaging: what does not shrink need not be followed for long.
 CONVERSE = (1_000, 3_000)
 
@@ -110,8 +113,6 @@ def registry(quick: bool) -> Checks:
     # The constants of thm:6 make its step sizes so small that the rate shows from T = 30,000 on.
     slow = Size((3_000,), seeds=64) if quick else Size((30_000, 100_000, 300_000))
     bed, dual = StronglyConcave(d=4, lam=2.25, beta=0.25, x0=0.5), DualPL(d=4, lam=2.0, x0=0.5)
-    lower = QuadraticBilevel(2, 2, 1.0, 1.1, 0.1, mu=0.0, rho=1.0, shift=0.0, noise=0.1, sigma2=2.5e-5, x0=5.0)
-    single = QuadraticBilevel(1, 1, 1.0, 1.1, 1.0, mu=0.0, rho=1.0, shift=0.0, noise=0.1, sigma2=2.5e-3, x0=0.5)
     found: dict[str, tuple[str, Check]] = {}
     for key, row in ROWS.items():
         found[f"minmax[{key}]"] = "thm:PDAda", partial(minmax, setting=Setting(bed, row), size=size)
@@ -121,8 +122,8 @@ def registry(quick: bool) -> Checks:
         found[f"minmax-pl[{key}]"] = "thm:PDAda", partial(minmax, setting=setting, size=size)
     for key in ("shb", "adam"):
         one = Size(late.Ts[:1]) if quick and key != "shb" else late
-        found[f"smb[{key}]"] = "thm:5", partial(smb, bed=lower, row=ROWS[key], size=one)
+        found[f"smb[{key}]"] = "thm:5", partial(smb, bed=LOWER, row=ROWS[key], size=one)
     few = Size((100,), seeds=16) if quick else Size((100, 1_000), seeds=32)
     found["smb[logistic]"] = "thm:5", partial(logistic, size=few)
-    found["sbma"] = "thm:6", partial(sbma, bed=single, size=slow)
+    found["sbma"] = "thm:6", partial(sbma, bed=SINGLE, size=slow)
     return {key: (label, partial(check, key)) for key, (label, check) in found.items()}

@@ -154,7 +154,8 @@ class QuadraticBilevel:
 
     def y_star(self, x: Tensor) -> Tensor:
         """The minimizer of g(x, .) of every row."""
-        return torch.addmm(self.b, x.detach(), self.B.T) @ self._inverse
+        solution: Tensor = torch.addmm(self.b, x.detach(), self.B.T) @ self._inverse
+        return solution
 
     def F(self, x: Tensor) -> Tensor:
         """f(x, y*(x)) of every row."""
@@ -166,7 +167,7 @@ class QuadraticBilevel:
 
     def hypergradient(self, x: Tensor, y: Tensor) -> Tensor:
         """f_x - g_xy [g_yy]^{-1} f_y at any y."""
-        through_y = self._slope(y.detach() - self.c) @ self._inverse @ self.B
+        through_y: Tensor = self._slope(y.detach() - self.c) @ self._inverse @ self.B
         return through_y.add_(self._slope(x.detach()), alpha=self.mu) if self.mu else through_y
 
     @property
@@ -224,7 +225,8 @@ class QuadraticBilevel:
 
     def apply(self, h: Tensor, w: Tensor) -> Tensor:
         """The matrix with the eigenvalues h, in the basis of A, times w."""
-        return (w @ self._basis * h) @ self._basis.T
+        product: Tensor = (w @ self._basis * h) @ self._basis.T
+        return product
 
     def estimate(self, x: Tensor, y: Tensor, noise: Draw) -> tuple[Tensor, Tensor]:
         """(O_fx - O_gxy h O_fy, O_gy) at (x, y)."""

@@ -9,7 +9,7 @@ from semaopt import checks, scalings
 from semaopt.checks import counterexample, minimization, pairs, stages
 from semaopt.checks.averages import ROWS, Size
 from semaopt.checks.result import below, flat, inside, mean_and_half, rate, slope
-from semaopt.problems import Additive, Bounded, LeastSquares, QuadraticBilevel, RandomCoordinate, StronglyConcave
+from semaopt.problems import Additive, Bounded, LeastSquares, RandomCoordinate, StronglyConcave
 
 
 def times(**factors):
@@ -126,13 +126,12 @@ def test_min_max_in_kappa():
 
 
 def test_bilevel():
-    bed = QuadraticBilevel(d=1, b=1.0, x0=0.5, sigma2=0.01)
-    size = Size((500,), seeds=32)
+    bed, size = pairs.SINGLE, Size((500,), seeds=32)
     assert failed(pairs.sbma("sbma", bed, size)) == []
     for spoil in (to(eta_y=3.0), times(eta_x=3000)):
         assert f"{ERROR} <= bound" in failed(pairs.sbma("sbma", bed, size, spoil))
-    lower = QuadraticBilevel(b=0.1, x0=5.0, sigma2=1e-4)
-    assert f"{ERROR} <= bound" in failed(pairs.smb("smb", lower, ROWS["shb"], Size((200, 400), seeds=8), to(eta_y=3.0)))
+    size = Size((200, 400), seeds=8)
+    assert f"{ERROR} <= bound" in failed(pairs.smb("smb", pairs.LOWER, ROWS["shb"], size, to(eta_y=3.0)))
 
 
 def test_the_counter_example():
