@@ -11,12 +11,10 @@ from __future__ import annotations
 import difflib
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 
-import torch
-
+from semaopt._threads import one_thread
 from semaopt.checks import counterexample, minimization, pairs, stages
 from semaopt.checks.averages import Checks
 from semaopt.checks.result import Figure as Figure
@@ -47,22 +45,11 @@ def select(names: Sequence[str] | None, quick: bool = False) -> list[str]:
     return chosen
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """The tensors are small: a second thread costs more than it brings."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def run_one(name: str, quick: bool = False) -> Result:
     """One check by its full name."""
     _, check = registry(quick)[name]
     start = time.perf_counter()
-    with _one_thread():
+    with one_thread():
         result = check()
     result.seconds = time.perf_counter() - start
     return result
