@@ -2,6 +2,7 @@
 
 from semaopt import baselines as baselines
 from semaopt import diagnostics as diagnostics
+from semaopt import ensemble as ensemble
 from semaopt import estimator as estimator
 from semaopt import hypergradient as hypergradient
 from semaopt import kernels as kernels

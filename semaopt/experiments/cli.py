@@ -17,10 +17,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import semaopt
 from semaopt.experiments.check import check
+from semaopt.experiments.data import command as data_command
 
 _INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
 
 app = typer.Typer(name="semaopt", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app.add_typer(data_command.app, name="data")
 
 
 class Bar:

@@ -1,0 +1,118 @@
+"""From a name and options to a task."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semaopt.experiments.data import splits
+from semaopt.experiments.data.errors import DataError, unknown
+from semaopt.experiments.data.files import root_folder
+from semaopt.experiments.data.sets import SETS, DataSet
+from semaopt.experiments.data.task import Part, Raw, Task
+
+NAMES = tuple(SETS)
+
+
+def find(name: str) -> DataSet:
+    """The set of this name."""
+    if name not in SETS:
+        raise DataError(unknown("data set", name, SETS))
+    return SETS[name]
+
+
+def describe(name: str) -> dict[str, Any]:
+    """What a set is and which files it needs, without reading them."""
+    return find(name).describe()
+
+
+def fetch(name: str, root: str | Path | None = None) -> list[Path]:
+    """Download what is missing of a set, or is not what it should be; returns the files that were put in place."""
+    return find(name).fetch(root_folder(root))
+
+
+def load(
+    name: str,
+    root: str | Path | None = None,
+    *,
+    split: str | None = None,
+    seed: int = 0,
+    binary: bool = False,
+    imbalance: float | None = None,
+    subset: int | None = None,
+    noise: float = 0.0,
+    **options: Any,
+) -> Task:
+    """Read a set and cut it into three parts.
+
+    Args:
+        name: one of ``NAMES``.
+        root: where the files are; by default ``SEMAOPT_DATA`` or the user's cache folder. Missing ones are downloaded.
+        split: "random" (stratified by label; an official test set is kept) or, for molecules, "scaffold". By default
+            "random".
+        seed: of the random split, of who is left out by ``imbalance``, and of ``subset``.
+        binary: of K classes, the later K/2 are positive (label 1) and the others negative.
+        imbalance: leave out positives of the training part until they are this share of it (the other parts stay).
+        subset: train on so many rows only, stratified; taken after ``imbalance``.
+        noise: with this probability a label of the training part is replaced when it is drawn (:meth:`Part.draw`).
+        options: refused, with the nearest known one.
+
+    Example:
+        >>> task = load("digits", binary=True, imbalance=0.1)
+        >>> task.classes, round(task.train.labels.double().mean().item(), 3)
+        (2, 0.1)
+    """
+    for option in options:
+        raise DataError(unknown("option", option, [p for p in inspect.signature(load).parameters if p != "options"]))
+    if not 0 <= noise < 1:
+        raise DataError(f"noise={noise!r}: must lie in [0, 1); 0.0 leaves the labels as they are")
+    raw = find(name).read(root_folder(root))
+    rows = _rows(name, raw, split, seed)
+    labels, classes = _halved(name, raw) if binary else (raw.labels, raw.classes)
+    train = rows.train
+    if imbalance is not None:
+        if classes != 2:
+            raise DataError(f"imbalance={imbalance!r}: {name} has {classes} classes; pass binary=True as well")
+        train = splits.imbalanced(train, labels, imbalance, seed)
+    if subset is not None:
+        train = splits.smaller(train, labels, subset, seed)
+    inputs = raw.inputs.fitted(rows.train)
+    parts = {
+        part: Part(labels[index], index, inputs, classes)
+        for part, index in (("train", train), ("valid", rows.valid), ("test", rows.test))
+    }
+    parts["train"] = replace(parts["train"], noise=noise)
+    facts: dict[str, Any] = {
+        "name": name,
+        **raw.facts,
+        "classes": classes,
+        "split": rows.how,
+        "sizes": {part: len(content) for part, content in parts.items()},
+    }
+    if classes == 2:
+        facts["positives"] = {part: int((content.labels == 1).sum()) for part, content in parts.items()}
+    if binary and raw.classes > 2:
+        facts["binary"] = f"classes {raw.classes // 2} to {raw.classes - 1} of {raw.classes} are positive"
+    facts |= {"imbalance": imbalance, "subset": subset, "noise": noise}
+    return Task(name, classes, **parts, facts=facts)
+
+
+def _rows(name: str, raw: Raw, split: str | None, seed: int) -> splits.Rows:
+    if split == "scaffold":
+        if raw.scaffolds is None:
+            raise DataError(f"split='scaffold': {name} holds no molecules; take 'random'")
+        return splits.by_scaffold(raw.scaffolds)
+    if split not in (None, "random"):
+        raise DataError(unknown("split", str(split), ["random", *(["scaffold"] if raw.scaffolds else [])]))
+    return splits.by_label(raw, seed)
+
+
+def _halved(name: str, raw: Raw) -> tuple[Tensor, int]:
+    if raw.classes % 2:
+        raise DataError(f"binary=True: {name} has {raw.classes} classes, which have no half")
+    return raw.labels if raw.classes == 2 else (raw.labels >= raw.classes // 2).to(torch.long), 2

@@ -1,0 +1,51 @@
+"""Networks for rows of numbers, and for images taken as such."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from semaopt.experiments.data.errors import DataError
+from semaopt.experiments.data.task import Task
+
+
+class Scores(nn.Module):
+    """A network with the last dimension dropped where a row has one score."""
+
+    def __init__(self, body: nn.Module, outputs: int) -> None:
+        super().__init__()
+        self.body, self.outputs = body, outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, ...) to (n,) or (n, outputs)."""
+        scores: Tensor = self.body(x)
+        return scores.squeeze(-1) if self.outputs == 1 else scores
+
+
+def _columns(task: Task, model: str) -> int:
+    if task.kind == "molecules":
+        raise DataError(f"{model} takes rows of numbers or images, and {task.name} holds molecules; take mpnn")
+    return math.prod(task.shape)
+
+
+def mlp(task: Task, *, hidden: int | Sequence[int] = 64) -> nn.Module:
+    """Linear layers with relu between them, as torch starts them; ``hidden`` is one width or several."""
+    widths = [hidden] if isinstance(hidden, int) else list(hidden)
+    if not widths or not all(isinstance(width, int) and width > 0 for width in widths):
+        raise DataError(f"hidden={hidden!r}: must be a positive number of units, or a list of them; try 64")
+    layers: list[nn.Module] = [nn.Flatten()]
+    before = _columns(task, "mlp")
+    for width in widths:
+        layers += [nn.Linear(before, width), nn.ReLU()]
+        before = width
+    return Scores(nn.Sequential(*layers, nn.Linear(before, task.outputs)), task.outputs)
+
+
+def logistic(task: Task) -> nn.Module:
+    """One linear layer. It starts at 0: its losses are convex, and no seed is better than another."""
+    linear = nn.Linear(_columns(task, "logistic"), task.outputs)
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return Scores(nn.Sequential(nn.Flatten(), linear), task.outputs)
