@@ -108,10 +108,9 @@ class Monitor:
         if self._handles:
             raise RuntimeError("this monitor is already on; make another one, or leave the first with block")
         self._iterates = Iterates(self.optimizer, keep=("sampled",), seed=self.seed)
-        self._handles = [
-            self.optimizer.register_step_pre_hook(self._before),
-            self.optimizer.register_step_post_hook(self._after),
-        ]
+        self._handles = [self.optimizer.register_step_post_hook(self._after)]
+        if self.full_gradient is not None:
+            self._handles.append(self.optimizer.register_step_pre_hook(self._before))
         return self
 
     def __exit__(
@@ -124,7 +123,8 @@ class Monitor:
             self._iterates.remove()
 
     def _before(self, *_: Any) -> None:
-        if self.full_gradient is not None and self.t % self.every == 0:
+        if self.t % self.every == 0:
+            assert self.full_gradient is not None, "without it there is no such hook"
             self._gradients = measure.gradients(self.optimizer, self.full_gradient)
             self._points = [x.detach().clone() for x in self._averaged_params()]
 
