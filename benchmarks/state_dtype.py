@@ -50,7 +50,9 @@ def network(name: str) -> nn.Module:
     return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
 
 
-def train(name: str, examples: tuple[Tensor, ...], seed: int, state_dtype: torch.dtype | None, epochs: int) -> list[float]:
+def train(
+    name: str, examples: tuple[Tensor, ...], seed: int, state_dtype: torch.dtype | None, epochs: int
+) -> list[float]:
     """Training loss and test accuracy at the end."""
     torch.manual_seed(seed)
     model = network(name)
