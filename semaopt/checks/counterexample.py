@@ -87,7 +87,7 @@ def counterexample(
         gap = above[0] - below[0]
         lines.append(Line(f"beta = {lower} ends below beta = {upper}", below[0], above[0], f"{gap:+.2f}", gap > 0))
     figure = Figure(
-        "A small beta carries Adam to the wrong end (+1), a large one turns it round (minimum at -1)",
+        "A small beta carries Adam to +1, a large one towards the minimum at -1",
         "step",
         "x",
         [band(f"beta = {beta}", steps, points) for beta, points in zip(betas, paths, strict=True)],
