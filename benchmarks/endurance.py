@@ -25,7 +25,7 @@ from typing import NamedTuple
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from tests.common.registry import METHODS, Method, Problem, descend  # noqa: E402
+from tests.common.registry import METHODS, Method, Problem, descend
 
 BLOCKS = 100  # in each tenth; a block is timed as one
 

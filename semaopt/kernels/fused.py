@@ -51,7 +51,7 @@ _keys: dict[tuple[type, bool, bool], Keys] = {}
 
 
 def _run(
-    lib: Library, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]], keys: Keys, options: bytes
+    lib: Library, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]], *, keys: Keys, options: bytes
 ) -> bool:
     """A step with the table used for parameters that begin with this one before, or a new one.
 
@@ -92,11 +92,11 @@ def step(group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], states: list
         row.number, corrected,
     )  # fmt: skip
     keys = _keys_of(type(scaling), corrected, group.get("state_dtype") is not None)
-    return _run(lib, xs, gs, states, keys, options)
+    return _run(lib, xs, gs, states, keys=keys, options=options)
 
 
 def ascend_box_(ys: list[Tensor], gs: list[Tensor], eta: float, lo: float, hi: float) -> bool:
     """``y <- clip(y + eta g, lo, hi)``; False, and nothing has moved, if any tensor does not fit."""
     lib = library()
     options = _OPTIONS.pack(eta, 1.0, 0.0, 0.0, lo, hi, -_INF, _INF, 0.0, 1.0, 1.0, _ASCEND, 0)
-    return lib is not None and _run(lib, ys, gs, [], NO_KEYS, options)
+    return lib is not None and _run(lib, ys, gs, [], keys=NO_KEYS, options=options)

@@ -43,8 +43,8 @@ def test_the_error_names_the_parameter():
     backward(model, torch.tensor([math.nan, math.inf, -math.inf]))
     before = [x.clone() for x in model.parameters()]
     text = (
-        r"gradient of parameter 0 \('net\.1\.weight'\) of group 1, of shape \(1, 4\), has 1 NaN and 2 Inf in 4 elements; "
-        r"nothing was changed: take a smaller lr, clip the gradients \(torch\.nn\.utils\.clip_grad_norm_\)"
+        r"gradient of parameter 0 \('net\.1\.weight'\) of group 1, of shape \(1, 4\), has 1 NaN and 2 Inf in 4 elements"
+        r"; nothing was changed: take a smaller lr, clip the gradients \(torch\.nn\.utils\.clip_grad_norm_\)"
     )
     with pytest.raises(RuntimeError, match=text):
         optimizer.step()
@@ -167,7 +167,7 @@ def test_scma_leaves_z_alone():
 def test_steps_inside_backward():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
-    with pytest.raises(ValueError, match="on_nonfinite='skip': .* cannot be left out; use 'error', or step after"):
+    with pytest.raises(ValueError, match=r"on_nonfinite='skip': .* cannot be left out; use 'error', or step after"):
         semaopt.step_in_backward(model, lambda params: semaopt.ASA(params, on_nonfinite="skip"))
     training = semaopt.step_in_backward(model, lambda params: semaopt.ASA(params, on_nonfinite="error"))
     model(torch.ones(2, 3)).sum().backward()

@@ -95,7 +95,7 @@ def test_the_policy_and_the_count_are_the_objects_own(method):
 def test_bad_policies(method):
     with pytest.raises(ValueError, match="on_nonfinite='ignore': must be None, 'error' or 'skip'; None does not look"):
         method.start(on_nonfinite="ignore")
-    optimizer, problem = method.start()
+    optimizer, _ = method.start()
     group = {"params": [torch.nn.Parameter(torch.zeros(2))], **method.group, "on_nonfinite": "skip"}
     with pytest.raises(
         ValueError, match="on_nonfinite='skip': a step is left out as a whole; give it to the optimizer"

@@ -28,9 +28,8 @@ def under(wrap, rank, policy):
     text = ""
     for k, (a, b) in enumerate(half(rank, data)):
         inside.zero_grad()
-        if wrap is DistributedDataParallel and k == 1 and rank == 1:
-            a = a * math.nan  # before the gradients are averaged
-        loss_of(inside, a, b).backward()
+        bad = wrap is DistributedDataParallel and k == 1 and rank == 1  # before the gradients are averaged
+        loss_of(inside, a * math.nan if bad else a, b).backward()
         if wrap is fully_shard and k == 1 and rank == 1:
             next(p for p in model.parameters() if p.grad.to_local().numel()).grad.to_local().view(-1)[0] = math.nan
         try:
