@@ -153,6 +153,25 @@ def test_what_the_lower_level_gives_is_seen_too(method, when, bad):
     assert_same(values(problem), values(twin[1]))
 
 
+@pytest.mark.parametrize("kind", ["SMB", "SBMA"])
+def test_an_estimate_that_overflows_takes_the_averages_back(kind):
+    """All derivatives are finite; their difference is not, when the averages and the inverse have moved already."""
+    x, y = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+    inverse = semaopt.hypergradient.Neumann(1, 1.0) if kind == "SBMA" else semaopt.hypergradient.TrackedSystem()
+    rates = {"lr": 1e-3, "lower_lr": 1.0, "beta": 0.0}
+    optimizer = getattr(semaopt, kind)(upper=[x], lower=[y], inverse=inverse, on_nonfinite="skip", **rates)
+
+    def step(f_x, f_y, g_xy):
+        return optimizer.step(lambda: (f_x * x + f_y * y).sum(), lambda: (y.square() / 2 - g_xy * x * y).sum())
+
+    step(1.0, 2e18, 1e-20)
+    before = copy.deepcopy(optimizer.state_dict()), [x.detach().clone(), y.detach().clone()]
+    step(3e38, 1.5e18, 1e20)
+    assert optimizer.skipped_steps == 1
+    assert str(before[0]) == str(optimizer.state_dict())
+    assert_same(before[1], [x.detach(), y.detach()])
+
+
 def test_scma_leaves_z_alone():
     x = nn.Parameter(torch.ones(2))
     optimizer = semaopt.SCMA([x], blocks=3, on_nonfinite="skip")
