@@ -46,9 +46,8 @@ def main() -> None:
     parser.add_argument("--scalings", nargs="+", default=["shb", "adam"])
     given = parser.parse_args()
     torch.set_num_threads(1)  # the tensors are small: a second thread costs more than it brings
-    print(
-        f"{given.seeds} seeds x {given.steps} steps, d = 10\n{'scaling':10} {'together':>10} {'processor':>11} {'one by one':>12}"
-    )
+    print(f"{given.seeds} seeds x {given.steps} steps, d = 10")
+    print(f"{'scaling':10} {'together':>10} {'processor':>11} {'one by one':>12}")
     for scaling in given.scalings:
         alone = one_by_one(scaling, 3000) * given.seeds * given.steps
         seconds, used = together(scaling, given.seeds, given.steps)
