@@ -31,7 +31,7 @@ def to_markdown(text: str, resolve: Resolve) -> str:
 
 def path_of(obj: griffe.Object, name: str) -> str | None:
     """The full name of what a docstring of ``obj`` refers to, None for what is not ours."""
-    if "." in name and name.split(".")[0] in ("semaopt", "torch"):
+    if "." in name and name.split(".", maxsplit=1)[0] in ("semaopt", "torch"):
         return name if name.startswith("semaopt.") else None
     first, *rest = name.split(".")
     try:

@@ -18,8 +18,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 PACKAGE = Path(__file__).parent.parent / "semaopt"
-#: Pages that are written by runs of the experiments; the navigation shows them once they are there.
-WRITTEN_BY_RUNS = ("results/index.md",)
+#: Pages that come with the runs and the checks they report; the navigation shows them where they are there.
+REPORTS = ("results/index.md", "theory.md", "reliability.md")
 
 
 # The API reference: one page for the package and one for each of the modules that it exports.
@@ -62,7 +62,7 @@ def api_page(module: str, names: list[str], hidden: Sequence[str] = ()) -> str:
     text = f"# `{module}` {{#{module}}}\n\n::: {module}\n    options:\n      members:{members}\n"
     for name in hidden:
         text += f"\n[](){{#{module}.{name}}}\n\n::: {module}.{name}.{name}\n    options:\n"
-        text += "      show_root_heading: true\n      show_root_toc_entry: true\n"
+        text += "      show_root_heading: true\n      show_root_full_path: false\n      show_root_toc_entry: true\n"
     return text
 
 
@@ -73,7 +73,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         [(title, value)] = entry.items()
         if value == "api/":
             nav.append({title: [{Path(page).stem: page} for page in api_pages()]})
-        elif value not in WRITTEN_BY_RUNS or Path(config.docs_dir, value).exists():
+        elif value not in REPORTS or Path(config.docs_dir, value).exists():
             nav.append(entry)
     config.nav = nav
     return config
