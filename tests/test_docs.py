@@ -1,7 +1,5 @@
 """The pages of docs/: their Python runs, they know every public name, and they are built without a warning."""
 
-import contextlib
-import importlib
 import importlib.util
 import inspect
 import os
@@ -49,7 +47,7 @@ def marked(page):
 
 
 @pytest.mark.usefixtures("_forgotten")
-@pytest.mark.parametrize("page", map(marked, WITH_PYTHON))
+@pytest.mark.parametrize("page", [*map(marked, WITH_PYTHON)])
 def test_the_blocks_run(page, tmp_path, monkeypatch):
     for needed in NEEDED.get(page.name, ()):
         pytest.importorskip(needed, reason=f"the page uses {needed}")
@@ -218,8 +216,13 @@ class TestSite:
     def test_no_markup_is_left_over(self, site):
         for name, page in site.items():
             text = "".join(page.text)
-            for left in (".. math::", ":math:", ":class:", ":func:", "$$", r"\frac", "--8<--", "<autoref"):
+            for left in (".. math::", ":math:", ":class:", ":func:", "$$", r"\frac", "--8", "<autoref"):
                 assert left not in text, f"{left} on {name}"
+
+    def test_the_examples_are_shown(self, site):
+        text = "".join("".join(page.text) for page in site.values())
+        for name in ("auc", "ddp", "ensemble", "lightning_digits", "own_scaling"):
+            assert (ROOT / f"examples/{name}.py").read_text().splitlines()[0] in text, name
 
     def test_every_page_of_docs_is_there(self, site):
         assert {page.relative_to(DOCS).with_suffix(".html").as_posix() for page in PAGES} <= set(site)
@@ -229,5 +232,5 @@ class TestSite:
 
         hooks = load("hooks")
         assert "<mfrac>" in hooks.mathml(r"\frac{a}{b}", "inline")
-        with contextlib.suppress(KeyError), pytest.raises(PluginError, match=r"no MathML for .*nonsense"):
+        with pytest.raises(PluginError, match=r"no MathML for .*nonsense"):
             hooks.mathml(r"\nonsense{a}", "inline")
