@@ -74,7 +74,7 @@ def test_it_says_what_it_is(built):
 
 @pytest.mark.parametrize("kind", ["wheel", "sdist"])
 def test_it_installs_into_an_environment_of_its_own(built, kind, tmp_path):
-    venv.create(tmp_path / "env", with_pip=True)
+    venv.create(tmp_path / "env")
     scripts = tmp_path / "env" / ("Scripts" if sys.platform == "win32" else "bin")
     python = scripts / "python"
     ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
@@ -83,7 +83,8 @@ def test_it_installs_into_an_environment_of_its_own(built, kind, tmp_path):
     folders = {sysconfig.get_path("purelib"), *(folder for folder in sys.path if folder.endswith("site-packages"))}
     (site / "ours.pth").write_text("\n".join(sorted(folders)))
     archive = built[["wheel", "sdist"].index(kind)]
-    install = [python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", archive]
+    options = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
+    install = [sys.executable, "-m", "pip", "--python", python, "install", *options, archive]
     done = subprocess.run(install, capture_output=True, text=True, cwd=tmp_path, check=False, env=CLEAN)
     assert done.returncode == 0, done.stdout + done.stderr
     for command in ([scripts / "semaopt", "--version"], [python, "-m", "semaopt", "--version"]):
