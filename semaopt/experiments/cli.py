@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import semaopt
+from semaopt.experiments.check import check
 from semaopt.experiments.data import command as data_command
 
 _INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
@@ -127,6 +128,8 @@ def reproduce(
         bar.say(f"{finding.headline}.\n  {finding.evidence}.")
     typer.echo(out / "report.html")
 
+
+app.command()(check)
 
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 

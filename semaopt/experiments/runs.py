@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from semaopt._threads import one_thread
+
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
@@ -125,7 +127,7 @@ class Workers:
         """Each job with its result, in the order in which they finish."""
         if self.count == 1:
             for job in jobs:
-                with _one_thread():
+                with one_thread():
                     result = work(job)
                 yield job, result
         elif jobs:
@@ -168,13 +170,3 @@ def _ignoring_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
