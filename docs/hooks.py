@@ -45,14 +45,23 @@ def source_of(package: Path, module: str) -> Path | None:
     return next((place for place in places if place.exists()), None)
 
 
-def api_pages() -> dict[str, str]:
-    """The path of each page of the reference, with its text."""
-    names = exports(PACKAGE / "__init__.py")
-    modules = {name: source for name in names if (source := source_of(PACKAGE, name)) is not None}
-    pages = {"api/semaopt.md": api_page("semaopt", [name for name in names if name not in modules])}
-    for name, source in sorted(modules.items()):
-        hidden = [each for each in exports(source) if source.name == "__init__.py" and source_of(source.parent, each)]
-        pages[f"api/{name}.md"] = api_page(f"semaopt.{name}", exports(source), hidden)
+def modules(source: Path, dotted: str) -> list[str]:
+    """The modules that a package passes on: ``from package import module as module``."""
+    nodes = [node for node in ast.parse(source.read_text()).body if isinstance(node, ast.ImportFrom)]
+    return sorted(alias.name for node in nodes if node.module == dotted for alias in node.names if alias.asname)
+
+
+def api_pages(source: Path = PACKAGE / "__init__.py", dotted: str = "semaopt") -> dict[str, str]:
+    """The path of each page of the reference, with its text: a module, and below it those that it passes on."""
+    below = modules(source, dotted)
+    names = [name for name in exports(source) if name not in below]
+    hidden = [name for name in names if source.name == "__init__.py" and source_of(source.parent, name)]
+    pages = {f"api/{dotted.removeprefix('semaopt.')}.md": api_page(dotted, names, hidden)}
+    for name in below:
+        found = source_of(source.parent, name)
+        if found is None:
+            raise PluginError(f"{source}: {dotted}.{name} is no module of the package")
+        pages |= api_pages(found, f"{dotted}.{name}")
     return pages
 
 
@@ -72,7 +81,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     for entry in config.nav or []:
         [(title, value)] = entry.items()
         if value == "api/":
-            nav.append({title: [{Path(page).stem: page} for page in api_pages()]})
+            nav.append({title: [{page.removeprefix("api/").removesuffix(".md"): page} for page in api_pages()]})
         elif value not in REPORTS or Path(config.docs_dir, value).exists():
             nav.append(entry)
     config.nav = nav
