@@ -37,13 +37,14 @@ class Watchful(Optimizer):
     pickles have them, a state dict does not, so what is loaded changes neither.
     """
 
-    skipped_steps: int = 0
+    skipped_steps: int = 0  # here too for what was pickled without them
     _on_nonfinite: str | None = None
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         policy = defaults.get("on_nonfinite")
         check(policy)
         self._on_nonfinite = policy
+        self.skipped_steps = 0
         super().__init__(params, {name: value for name, value in defaults.items() if name != "on_nonfinite"})
 
     @property
