@@ -111,9 +111,14 @@ def mathml(tex: str, display: str) -> str:
 
 def on_page_content(html: str, page: Page, **_: Any) -> str:
     def replace(match: re.Match[str]) -> str:
+        display = "inline" if match.groupdict().get("tag", "span") == "span" else "block"
         try:
-            return mathml(unescape(match["tex"]).strip(), "inline" if match["tag"] == "span" else "block")
+            return mathml(unescape(match["tex"]).strip(), display)
         except PluginError as error:
             raise PluginError(f"{page.file.src_uri}: {error}") from None
 
+    entries = list(page.toc.items)
+    for entry in entries:
+        entry.title = re.sub(r"\\\((?P<tex>.*?)\\\)", replace, entry.title)
+        entries += entry.children
     return FORMULA.sub(replace, html)

@@ -219,7 +219,7 @@ class TestSite:
     def test_no_markup_is_left_over(self, site):
         for name, page in site.items():
             text = "".join(page.text)
-            for left in (".. math::", ":math:", ":class:", ":func:", "$$", r"\frac", "--8", "<autoref"):
+            for left in (".. math::", ":math:", ":class:", ":func:", "$$", r"\frac", r"\(", "--8", "<autoref"):
                 assert left not in text, f"{left} on {name}"
 
     def test_the_examples_are_shown(self, site):
