@@ -106,7 +106,8 @@ def mathml(tex: str, display: str) -> str:
     for bad in (r"<mi>(\\[^<]*)</mi>", "<mi>(&|&amp;)</mi>", r"<mtext>(\\[^<]*)</mtext>"):
         if found := re.search(bad, result):
             raise PluginError(f"no MathML for {found[1]!r} in the formula {tex!r}")
-    return result
+    # The bars of a norm: as high as the line and close to it, not a stretched "such that".
+    return result.replace("<mo>&#x0007C;</mo>", '<mo stretchy="false" lspace="0" rspace="0">&#x0007C;</mo>')
 
 
 def on_page_content(html: str, page: Page, **_: Any) -> str:
