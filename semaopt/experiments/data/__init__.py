@@ -13,6 +13,7 @@ The files lie in a root folder: the argument ``root``, else the environment's ``
 from semaopt.experiments.data.errors import DataError as DataError
 from semaopt.experiments.data.load import NAMES as NAMES
 from semaopt.experiments.data.load import describe as describe
+from semaopt.experiments.data.load import fetch as fetch
 from semaopt.experiments.data.load import load as load
 from semaopt.experiments.data.task import Part as Part
 from semaopt.experiments.data.task import Task as Task

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from semaopt.experiments.data import splits
 from semaopt.experiments.data.errors import DataError, unknown
-from semaopt.experiments.data.sets import SETS, DataSet, root_folder
+from semaopt.experiments.data.files import root_folder
+from semaopt.experiments.data.sets import SETS, DataSet
 from semaopt.experiments.data.task import Part, Raw, Task
 
 NAMES = tuple(SETS)
@@ -28,6 +29,11 @@ def find(name: str) -> DataSet:
 def describe(name: str) -> dict[str, Any]:
     """What a set is and which files it needs, without reading them."""
     return find(name).describe()
+
+
+def fetch(name: str, root: str | Path | None = None) -> list[Path]:
+    """Download what is missing of a set, or is not what it should be; returns the files that were put in place."""
+    return find(name).fetch(root_folder(root))
 
 
 def load(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -54,17 +53,21 @@ def by_label(raw: Raw, seed: int) -> Rows:
 def by_scaffold(scaffolds: Sequence[str]) -> Rows:
     """Whole Bemis-Murcko scaffolds, the most frequent first, to train (80%), then validation (10%), then test.
 
-    There is nothing random in it: of equally frequent ones the one that appears first comes first. A scaffold that
-    does not fit a part any more goes to the next, as in DeepChem's ``ScaffoldSplitter``.
+    There is nothing random in it: of equally frequent ones the one that appears last comes first, and one that does
+    not fit a part goes to the next, as in DeepChem's ``ScaffoldSplitter``. (The other order of equals would leave
+    BBBP, whose rows are sorted, with a test part of one class.)
     """
     groups: dict[str, list[int]] = defaultdict(list)
     for row, scaffold in enumerate(scaffolds):
         groups[scaffold].append(row)
     parts: tuple[list[int], list[int], list[int]] = ([], [], [])
-    limits = (0.8 * len(scaffolds), 0.1 * len(scaffolds), math.inf)
-    for group in sorted(groups.values(), key=lambda g: (-len(g), g[0])):
-        place = next(i for i, limit in enumerate(limits) if len(parts[i]) + len(group) <= limit)
-        parts[place].extend(group)
+    for group in sorted(groups.values(), key=lambda g: (len(g), g[0]), reverse=True):
+        if len(parts[0]) + len(group) <= 0.8 * len(scaffolds):
+            parts[0].extend(group)
+        elif len(parts[0]) + len(parts[1]) + len(group) <= 0.9 * len(scaffolds):
+            parts[1].extend(group)
+        else:
+            parts[2].extend(group)
     train, valid, test = (torch.tensor(part, dtype=torch.long) for part in parts)
     return Rows(train, valid, test, "scaffold 80% / 10% / 10% (Bemis-Murcko, frequent ones first; no randomness)")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,16 +45,16 @@ class Table:
         return replace(self, x=x.float(), standardise=False)
 
 
-def digits(_: Path) -> Raw:
+def digits(_: Path, sums: Mapping[str, str]) -> Raw:
     """1,797 images of 8x8 grey values, here as 64 numbers in [0, 1]; 10 classes."""
     x, y = load_digits(return_X_y=True)
-    facts = {"source": "scikit-learn's load_digits", "files": {}}
+    facts = {"source": "scikit-learn's load_digits"}
     return Raw(Table(torch.tensor(x / 16, dtype=torch.float32)), torch.tensor(y), 10, facts, held_out=0.4)
 
 
-def breast_cancer(_: Path) -> Raw:
+def breast_cancer(_: Path, sums: Mapping[str, str]) -> Raw:
     """569 tumours, 30 measurements each, standardised; label 1 is benign, as scikit-learn has it."""
     x, y = load_breast_cancer(return_X_y=True)
-    facts = {"source": "scikit-learn's load_breast_cancer", "files": {}, "columns": "standardised on the training part"}
+    facts = {"source": "scikit-learn's load_breast_cancer", "columns": "standardised on the training part"}
     table = Table(torch.tensor(x, dtype=torch.float32), standardise=True)
     return Raw(table, torch.tensor(y), 2, facts, held_out=0.4)

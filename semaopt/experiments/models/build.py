@@ -11,10 +11,14 @@ from torch import nn
 
 from semaopt.experiments.data.errors import DataError, unknown
 from semaopt.experiments.data.task import Task
-from semaopt.experiments.models import mlp
+from semaopt.experiments.models import mlp, mpnn, resnet
 
 #: A builder takes the task; its keyword arguments are the model's options.
 BUILDERS: dict[str, Callable[..., nn.Module]] = {
+    "mpnn": mpnn.mpnn,
+    "resnet8": resnet.resnet8,
+    "resnet20": resnet.resnet20,
+    "resnet50": resnet.resnet50,
     "mlp": mlp.mlp,
     "logistic": mlp.logistic,
 }

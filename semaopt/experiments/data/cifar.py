@@ -1,0 +1,99 @@
+"""CIFAR-10 and CIFAR-100: the python version, whose files are pickles.
+
+A pickle can run any code. These are read by an unpickler that knows the three names with which numpy writes an array,
+and refuses all others.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from semaopt.experiments.data.errors import DataError
+from semaopt.experiments.data.images import Images
+from semaopt.experiments.data.task import Raw
+
+PIXELS = 3 * 32 * 32
+#: Of the 50,000 training images.
+SCALE = {
+    10: ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    100: ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+}
+
+
+def _empty(kind: object, shape: object, code: object) -> np.ndarray[Any, Any]:
+    """What numpy's ``_reconstruct`` does in a pickled array: an empty one, filled by its state."""
+    if kind is not np.ndarray or shape != (0,) or code != b"b":
+        raise pickle.UnpicklingError("an array begins otherwise than numpy writes it")
+    return np.ndarray((0,), np.int8)
+
+
+class ArrayUnpickler(pickle.Unpickler):
+    """Knows numpy's arrays (by the old and the new place of ``_reconstruct``) and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """One of three, or an error."""
+        if name == "_reconstruct" and module in ("numpy.core.multiarray", "numpy._core.multiarray"):
+            return _empty
+        if module == "numpy" and name in ("ndarray", "dtype"):
+            return getattr(np, name)
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR file needs")
+
+
+def unpickle(path: Path) -> dict[bytes, Any]:
+    """The dictionary in a CIFAR file; nothing that the file says is executed."""
+    try:
+        with path.open("rb") as file:
+            content = ArrayUnpickler(file, encoding="bytes").load()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); fetch the set again") from error
+    except (
+        *(pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError),
+        *(ImportError, MemoryError, OverflowError, RecursionError),
+    ) as error:  # what garbage can make an unpickler raise
+        raise DataError(f"{path}: not a CIFAR file ({error}); delete it and fetch the set again") from error
+    if not isinstance(content, dict):
+        raise DataError(
+            f"{path}: holds a {type(content).__name__} and no dictionary; delete it and fetch the set again"
+        )
+    return content
+
+
+def batch(path: Path, key: bytes, classes: int) -> tuple[Tensor, Tensor]:
+    """Images and labels of one file."""
+    content = unpickle(path)
+    x, y = content.get(b"data"), content.get(key)
+    if not (isinstance(x, np.ndarray) and x.dtype == np.uint8 and x.ndim == 2 and x.shape[1] == PIXELS):
+        found = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
+        raise DataError(f"{path}: data is {found} and should be uint8 (n, {PIXELS}); delete it and fetch the set again")
+    if not (isinstance(y, list) and len(y) == len(x) and all(type(v) is int and 0 <= v < classes for v in y)):
+        text = f"{path}: {key.decode()} should be {len(x)} numbers from 0 to {classes - 1}"
+        raise DataError(f"{text}; delete it and fetch the set again")
+    return torch.from_numpy(x.reshape(-1, 3, 32, 32)), torch.tensor(y)
+
+
+def _read(train: Sequence[Path], test: Path, key: bytes, classes: int) -> Raw:
+    parts = [batch(path, key, classes) for path in (*train, test)]
+    x, y = (torch.cat(side) for side in zip(*parts, strict=True))
+    official = torch.arange(len(y) - len(parts[-1][1]), len(y))
+    mean, std = SCALE[classes]
+    facts = {"source": "https://www.cs.toronto.edu/~kriz/cifar.html", "pixels": f"scaled by mean {mean}, std {std}"}
+    return Raw(Images(x, mean, std), y, classes, facts, test=official)
+
+
+def cifar10(root: Path, _: Mapping[str, str]) -> Raw:
+    """50,000 + 10,000 images of 10 classes."""
+    folder = root / "cifar-10-batches-py"
+    return _read([folder / f"data_batch_{i}" for i in range(1, 6)], folder / "test_batch", b"labels", 10)
+
+
+def cifar100(root: Path, _: Mapping[str, str]) -> Raw:
+    """50,000 + 10,000 images of 100 classes."""
+    folder = root / "cifar-100-python"
+    return _read([folder / "train"], folder / "test", b"fine_labels", 100)

@@ -1,0 +1,127 @@
+"""Sets of molecules: a CSV file with SMILES and labels, featurized once and kept."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from semaopt.experiments.data.batches import Molecules
+from semaopt.experiments.data.errors import DataError
+from semaopt.experiments.data.featurize import ATOM_FEATURES, VERSION, Flat, bond_kinds, featurize
+from semaopt.experiments.data.task import Raw
+
+CACHE = ".featurized"
+
+
+def table(path: Path, smiles: str, label: str) -> tuple[list[dict[str, str]], list[int]]:
+    """The rows of a CSV file, and their labels, 0 or 1."""
+    remedy = "delete it and fetch the set again"
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); {remedy}") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
+    try:
+        rows = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
+    except csv.Error as error:
+        raise DataError(f"{path}: not a CSV file ({error}); {remedy}") from error
+    labels = []
+    for line, row in enumerate(rows, start=1):
+        for column in (smiles, label):
+            if row.get(column) is None:
+                raise DataError(f"{path}: row {line} has no column {column!r}; {remedy}")
+        if row[label] not in ("0", "1"):
+            raise DataError(f"{path}: row {line} has {label}={row[label]!r}, should be 0 or 1; {remedy}")
+        labels.append(int(row[label]))
+    if not rows:
+        raise DataError(f"{path}: holds no rows; {remedy}")
+    return rows, labels
+
+
+def reader(name: str, smiles: str, label: str, title: str) -> Callable[[Path, Mapping[str, str]], Raw]:
+    """A reader of one of the sets: the columns of the SMILES, the label, and what a row is called by."""
+
+    def read(root: Path, sums: Mapping[str, str]) -> Raw:
+        rows, labels = table(root / name, smiles, label)
+        texts = [row[smiles] for row in rows]
+        flat = cached(root / CACHE / f"{Path(name).stem}-{sums[name]}-v{VERSION}.npz", texts)
+        parsed = set(flat.parsed.tolist())
+        facts = {
+            "source": "MoleculeNet, https://moleculenet.org",
+            "rows": len(rows),
+            "molecules": len(parsed),
+            "distinct_molecules": len(set(flat.canonical.tolist())),
+            "distinct_scaffolds": len(set(flat.scaffolds.tolist())),
+            "unparsable": [
+                {"row": i + 1, "name": row.get(title) or "", "smiles": row[smiles]}
+                for i, row in enumerate(rows)
+                if i not in parsed
+            ],
+        }
+        kept = torch.tensor(labels)[torch.from_numpy(flat.parsed)]
+        return Raw(Molecules(flat), kept, 2, facts, scaffolds=tuple(flat.scaffolds.tolist()))
+
+    return read
+
+
+def cached(path: Path, smiles: list[str]) -> Flat:
+    """The arrays in ``path``, if they are whole; else they are computed, and written there all at once."""
+    found = _kept(path, len(smiles))
+    if found is not None:
+        return found
+    flat = featurize(smiles)
+    if len(flat.parsed) == 0:
+        raise DataError(f"none of {len(smiles)} SMILES can be parsed, the first being {smiles[0]!r}; check the file")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
+            part = Path(file.name)
+            try:
+                np.savez_compressed(file, **{one.name: getattr(flat, one.name) for one in fields(Flat)})
+                file.flush()
+                os.fsync(file.fileno())
+                file.close()
+                part.replace(path)
+            finally:
+                part.unlink(missing_ok=True)
+    except OSError as error:
+        text = f"{path}: cannot be written ({error.strerror}); the molecules will be featurized anew each time"
+        warnings.warn(text, stacklevel=2)
+    return flat
+
+
+def _kept(path: Path, rows: int) -> Flat | None:
+    """What is in a cached file, or None where it cannot be trusted; it holds no pickles."""
+    if not path.is_file():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            flat = Flat(**{one.name: content[one.name] for one in fields(Flat)})
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    return flat if _whole(flat, rows) else None
+
+
+def _whole(flat: Flat, rows: int) -> bool:
+    count = len(flat.parsed)
+    starts = ((flat.atom_start, flat.atoms), (flat.bond_start, flat.bonds))
+    return (
+        0 < count <= rows
+        and flat.atoms.shape[1:] == (ATOM_FEATURES,)
+        and flat.bonds.shape[1:] == (3,)
+        and all(len(start) == count + 1 and start[0] == 0 and start[-1] == len(of) for start, of in starts)
+        and all(bool((np.diff(start) >= 0).all()) for start, _ in starts)
+        and bool((flat.bonds[:, 2] < len(bond_kinds()) - 1).all())
+        and len(flat.scaffolds) == len(flat.canonical) == count
+    )
