@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from semaopt.experiments import data, methods, metrics, models, ranks
-from semaopt.experiments.run import Run
+from semaopt.experiments.runs import Run
 from semaopt.losses import AUCMinMax, WithLoss
 
 _ROWS = 1000  # scored at once when a part is measured

@@ -69,6 +69,11 @@ class Group:
                 dist.broadcast(buffer, 0)
 
 
+def leading() -> bool:
+    """Whether this process is alone, or the first of those that torchrun started, also before they know each other."""
+    return os.environ.get("RANK", "0") == "0" or "TORCHELASTIC_RUN_ID" not in os.environ
+
+
 def current() -> Group:
     """The group that this process is in."""
     return Group()

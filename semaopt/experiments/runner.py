@@ -9,7 +9,7 @@ from typing import Protocol
 
 from semaopt.experiments import ranks, training
 from semaopt.experiments.checkpoint import Checkpoint
-from semaopt.experiments.run import Machine, Run, Unit, units
+from semaopt.experiments.runs import Machine, Run, Unit, units
 from semaopt.experiments.store import Result, Store
 from semaopt.experiments.workers import Engine, Failure
 

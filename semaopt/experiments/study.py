@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from semaopt.experiments import ranks, run, training, tuning
+from semaopt.experiments import ranks, runs, training, tuning
 from semaopt.experiments.files import finite, owned, write_whole
 from semaopt.experiments.results import Final, Finding, Results, Session, to_json
-from semaopt.experiments.run import Run, Unit
+from semaopt.experiments.runs import Run, Unit
 from semaopt.experiments.runner import Place, Runner, Watch
 from semaopt.experiments.spec import Method, Spec
 from semaopt.experiments.store import Store
@@ -35,19 +35,19 @@ class Study:
     def tuning_units(self, asked: Sequence[tuple[Method, Point]], until: int) -> list[Unit]:
         """The points asked for, in that order, each from all tuning seeds."""
         seeds, machine = self.spec.seeds.tuning, self.runner.place.machine
-        runs = [
-            run.make(self.spec, method, point, seed, "tune", machine, until) for method, point in asked for seed in seeds
+        work = [
+            runs.make(self.spec, method, point, seed, "tune", machine, until) for method, point in asked for seed in seeds
         ]
-        return self._units(runs, self.together * len(seeds) if self.together > 1 else 1)
+        return self._units(work, self.together * len(seeds) if self.together > 1 else 1)
 
     def final_units(self, chosen: Sequence[tuple[Method, Point]]) -> list[Unit]:
         """What was chosen, from all final seeds."""
         seeds, machine = self.spec.seeds.final, self.runner.place.machine
-        runs = [run.make(self.spec, method, point, seed, "final", machine) for method, point in chosen for seed in seeds]
-        return self._units(runs, len(seeds) if self.together > 1 else 1)
+        work = [runs.make(self.spec, method, point, seed, "final", machine) for method, point in chosen for seed in seeds]
+        return self._units(work, len(seeds) if self.together > 1 else 1)
 
-    def _units(self, runs: Sequence[Run], together: int) -> list[Unit]:
-        found = self.runner.units(runs, together)
+    def _units(self, work: Sequence[Run], together: int) -> list[Unit]:
+        found = self.runner.units(work, together)
         self.touched.update((unit.key, unit) for unit in found)
         return found
 
@@ -87,8 +87,8 @@ class Study:
         seeds = len(self.spec.seeds.final)
         self.runner.watch.say(f"{self.spec.name}: final runs, {seeds} seeds for each method")
         results = self.runner.results(self.final_units(list(zip(self.methods, points, strict=True))))
-        runs = [tuple(results[i : i + seeds]) for i in range(0, len(results), seeds)]
-        finals = tuple(Final(*row) for row in zip(self.methods, chosen, runs, strict=True))
+        each = [tuple(results[i : i + seeds]) for i in range(0, len(results), seeds)]
+        finals = tuple(Final(*row) for row in zip(self.methods, chosen, each, strict=True))
         self.runner.clean(list(self.touched.values()))
         facts = training.task(self.spec.data.model_dump()).describe()
         return Finding(self.spec, facts, finals, found)
@@ -121,7 +121,7 @@ def conduct(
     wall = time.perf_counter() - started
     session = Session(command, wall, runner.seconds, runner.computed, runner.reused, damaged)
     scales = dict.fromkeys(spec.scale for spec in specs)
-    return Results(", ".join(scales), findings, run.environment(), session)
+    return Results(", ".join(scales), findings, runs.environment(), session)
 
 
 def write(results: Results, out: Path) -> None:

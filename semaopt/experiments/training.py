@@ -15,7 +15,7 @@ from semaopt.experiments import data, ranks
 from semaopt.experiments.checkpoint import Checkpoint
 from semaopt.experiments.files import canonical
 from semaopt.experiments.member import Member
-from semaopt.experiments.run import Unit
+from semaopt.experiments.runs import Unit
 from semaopt.experiments.store import Result
 from semaopt.experiments.workers import count_epoch
 

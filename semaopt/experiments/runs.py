@@ -157,10 +157,10 @@ def _compatible(a: Run, b: Run) -> bool:
 #: Files of this package that change how things are shown, kept or shared out, never what a run computes.
 _NOT_COMPUTING = frozenset(
     {
-        *("bench_contestants.py", "bench_picture.py", "bench_step.py", "catalogue.py", "checkpoint.py", "cli.py"),
-        *("compare.py", "engine_ray.py", "figure.py", "files.py", "report.py", "results.py", "run.py", "runner.py"),
+        *("__init__.py", "bench_contestants.py", "bench_picture.py", "bench_step.py", "checkpoint.py", "cli.py"),
+        *("compare.py", "engine_ray.py", "figure.py", "files.py", "report.py", "results.py", "runs.py", "runner.py"),
         *("spec.py", "spec_errors.py", "store.py", "study.py", "table.py", "tuning.py", "workers.py", "board.py"),
-        *("show.py",),
+        *("api.py", "show.py"),
     }
 )
 
