@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from semaopt.experiments import ranks, study, table
-from semaopt.experiments.runs import Machine
 from semaopt.experiments.runner import Place, Runner, Watch
+from semaopt.experiments.runs import Machine
 from semaopt.experiments.spec import Spec, load
 from semaopt.experiments.spec_errors import SpecError, near
 from semaopt.experiments.table import Table

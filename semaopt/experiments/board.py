@@ -22,10 +22,12 @@ def write(results: Results, folder: Path) -> None:
                 if place.is_dir() and any(place.iterdir()):
                     continue
                 try:
-                    with SummaryWriter(str(place)) as writer:  # type: ignore[no-untyped-call]
+                    with SummaryWriter(str(place)) as writer:
                         for metric, curve in run.curves.items():
                             for epoch, value in enumerate(curve, start=1):
                                 if math.isfinite(value):
-                                    writer.add_scalar(metric, value, epoch)  # type: ignore[no-untyped-call]
+                                    writer.add_scalar(metric, value, epoch)
                 except OSError as error:
-                    raise OutputError(f"{place}: cannot be written ({error.strerror}); choose another folder") from error
+                    raise OutputError(
+                        f"{place}: cannot be written ({error.strerror}); choose another folder"
+                    ) from error

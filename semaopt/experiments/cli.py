@@ -46,7 +46,7 @@ def _told(bar: Bar, command: str) -> Iterator[None]:
     """Show progress, and end with a line and a status for all that people can do something about."""
     from semaopt.experiments.data import DataError
     from semaopt.experiments.files import OutputError
-    from semaopt.experiments.runner import RunsFailed
+    from semaopt.experiments.runner import RunsError
     from semaopt.experiments.spec_errors import SpecError
 
     try:
@@ -55,7 +55,7 @@ def _told(bar: Bar, command: str) -> Iterator[None]:
     except KeyboardInterrupt:
         bar.say(f"Interrupted; what is finished is kept, what is under way goes on where it was. To go on: {command}")
         raise typer.Exit(_INTERRUPTED) from None
-    except RunsFailed as error:
+    except RunsError as error:
         bar.say(f"{error}\nAll other runs are kept. To try these again: {command}")
         raise typer.Exit(1) from None
     except OutputError as error:
@@ -149,7 +149,7 @@ def _go(do: Callable[..., Any], spec: str, out: Path | None, options: dict[str, 
 
 
 @app.command()
-def run(
+def run(  # noqa: PLR0917  # typer makes options of them
     spec: _SPEC,
     scale: _SCALE = None,
     out: _OUT = None,
@@ -177,7 +177,7 @@ def run(
 
 
 @app.command()
-def tune(
+def tune(  # noqa: PLR0917  # typer makes options of them
     spec: _SPEC,
     scale: _SCALE = None,
     out: _OUT = None,

@@ -110,7 +110,7 @@ class Member:
         rows = torch.arange(len(part))[group.rank :: group.world]
         parts = [
             self.joint.model(part.inputs(index, machine.device, getattr(torch, machine.dtype)))
-            for index in rows.split(_ROWS)
+            for index in torch.split(rows, _ROWS)
         ]
         return group.gather(torch.cat(parts), len(part))
 

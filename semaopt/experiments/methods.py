@@ -44,8 +44,8 @@ def _scaling(values: Values) -> scalings.Scaling:
     name = values.get("scaling", "adam")
     row = type(scalings.resolve(name))
     given = {key: values[key] for key in ("g0", "beta2", "c_l", "c_u") if key in values}
-    for key in given:
-        require(key in getattr(row, "__dataclass_fields__", {}), key, given[key], f"{name!r} has none", "leave it out")
+    for key, value in given.items():
+        require(key in getattr(row, "__dataclass_fields__", {}), key, value, f"{name!r} has none", "leave it out")
     return row(**given)
 
 
@@ -58,7 +58,9 @@ def _adaptive(values: Values) -> dict[str, Any]:
     return options
 
 
-def _primal(sides: Sides, values: Sequence[Values], options: Callable[[Values], dict[str, Any]]) -> list[dict[str, Any]]:
+def _primal(
+    sides: Sides, values: Sequence[Values], options: Callable[[Values], dict[str, Any]]
+) -> list[dict[str, Any]]:
     return [{"params": list(xs), **options(v)} for xs, v in zip(sides.primal, values, strict=True)]
 
 
@@ -69,7 +71,7 @@ def _dual(sides: Sides, values: Sequence[Values]) -> list[dict[str, Any]]:
 
 
 def _box(values: Values) -> projections.Box | None:
-    """y is free unless a bound is given: the AUC objective is strongly concave in it, so it stays bounded."""
+    """Y is free unless a bound is given: the AUC objective is strongly concave in it, so it stays bounded."""
     bound = values.get("dual_bound")
     return None if bound is None else projections.Box(-bound, bound)
 

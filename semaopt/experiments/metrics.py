@@ -83,7 +83,7 @@ def area_under_curve(scores: Tensor, labels: Tensor) -> float:
 
 
 def scaling_values(optimizer: Optimizer) -> list[Tensor]:
-    """s = 1/(sqrt(u) + G0) of every coordinate in the last step, one tensor for each averaged group."""
+    """The scaling s = 1/(sqrt(u) + G0) of every coordinate in the last step, one tensor for each averaged group."""
     found = []
     for group in optimizer.param_groups:
         xs = [x for x in group["params"] if "v" in optimizer.state.get(x, {})]
@@ -108,7 +108,8 @@ def _s(group: dict[str, Any], state: dict[str, Tensor], xs: list[Tensor], optimi
     if scaling.name == "adabound":
         u = u.clamp(scaling.c_u**-2, scaling.c_l**-2)
     s = 1 / (u.double().sqrt() + scaling.g0)
-    return s if group.get("clip_scaling") is None else s.clamp(*group["clip_scaling"])
+    clipped: Tensor = s if group.get("clip_scaling") is None else s.clamp(*group["clip_scaling"])
+    return clipped
 
 
 def _weight(state: dict[str, Tensor], key: str, corrected: bool) -> float:

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Group:
-    """This process and the others that do the same run; only the first one reads and writes files."""
+    """A process and the others that do the same run; only the first one reads and writes files."""
 
     def __init__(self) -> None:
         together = dist.is_available() and dist.is_initialized()
@@ -40,7 +40,7 @@ class Group:
         return module if self.world == 1 else DistributedDataParallel(module)
 
     def part(self, index: Tensor) -> tuple[Tensor, float]:
-        """This process's rows of a batch, and the weight with which their mean enters the mean over the processes.
+        """The rows of a batch for this process, and the weight of their mean in the mean over the processes.
 
         The weighted means add up to the mean of the whole batch, also where it cannot be shared out evenly; a process
         that has no row takes part with weight 0.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 from semaopt.experiments import compare
@@ -112,7 +113,7 @@ class Finding:
         if len(order) < 2:
             return f"{self.spec.title}: {self.spec.claim.text.rstrip('.')}"
         first = [self.compare(metric, name, order[0]) for name in order[1:]]
-        steps = [self.compare(metric, b, a) for a, b in zip(order, order[1:], strict=False)]
+        steps = [self.compare(metric, b, a) for a, b in pairwise(order)]
         labels = [self.label(name) for name in order]
         said = compare.headline(labels, self.metric_name(metric), first, steps, self.better(metric))
         return f"{self.spec.title}: {said}"

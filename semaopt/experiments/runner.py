@@ -27,7 +27,7 @@ class Watch(Protocol):
         """Something worth a line."""
 
 
-class RunsFailed(RuntimeError):
+class RunsError(RuntimeError):
     """Some runs could not be done; the text names each and says why. All others are in the store."""
 
 
@@ -99,7 +99,7 @@ class Runner:
                 self._keep(unit, done)
         tick(whole)  # one that continued, or diverged, has trained fewer than were planned
         if failed:
-            raise RunsFailed("\n".join([f"{len(failed)} of {len(missing)} could not be done:", *failed]))
+            raise RunsError("\n".join([f"{len(failed)} of {len(missing)} could not be done:", *failed]))
         return [self._known[run.key] for unit in work for run in unit.runs]
 
     def _keep(self, unit: Unit, results: Sequence[Result]) -> None:

@@ -55,7 +55,9 @@ class Run:
     @cached_property
     def config(self) -> dict[str, Any]:
         """What the key is made from, as plain values."""
-        named = {name: getattr(self, name) for name in ("purpose", "seed", "training", "algorithm", "until", "together")}
+        named = {
+            name: getattr(self, name) for name in ("purpose", "seed", "training", "algorithm", "until", "together")
+        }
         return {**named, "machine": asdict(self.machine)}
 
     @cached_property
@@ -109,7 +111,14 @@ class Unit:
 
 
 def make(
-    spec: Spec, method: Method, values: Mapping[str, Any], seed: int, purpose: Purpose, machine: Machine, until: int = 0
+    spec: Spec,
+    method: Method,
+    values: Mapping[str, Any],
+    *,
+    seed: int,
+    purpose: Purpose,
+    machine: Machine,
+    until: int | None = None,
 ) -> Run:
     """The run of a method with these values of what is tuned."""
     wanted = [*spec.metrics, *([spec.tuning.metric] if spec.tuning is not None else [])]

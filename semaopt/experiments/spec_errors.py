@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -84,7 +83,9 @@ def _place(location: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str,
     return text, owner
 
 
-_BRANCHES = frozenset({"bool", "int", "float", "str", "list[float]", "list[int]", "constrained-int", "constrained-float"})
+_BRANCHES = frozenset(
+    {"bool", "int", "float", "str", "list[float]", "list[int]", "constrained-int", "constrained-float"}
+)
 
 
 def _is_branch(step: str) -> bool:
@@ -93,8 +94,8 @@ def _is_branch(step: str) -> bool:
 
 def _inside(annotation: Any) -> type[BaseModel] | None:
     """The pydantic model in ``X``, ``X | None``, ``list[X]``."""
-    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
-        return annotation if issubclass(annotation, BaseModel) else None
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
     return next((found for part in get_args(annotation) if (found := _inside(part)) is not None), None)
 
 
@@ -141,8 +142,14 @@ def _method(spec: Spec, method: Method, place: str) -> Iterator[str]:
         return
     if method.decays and kind.staged:
         yield f"{place}.decays={method.decays}: {method.algorithm} has stages of its own; leave it out"
-    given = [("options", method.options), ("grid", method.grid), ("finer", method.finer)]
-    unknown = [(f"{place}.{table}.{name}", name) for table, values in given for name in values if name not in kind.takes]
+    given: list[tuple[str, Mapping[str, Any]]] = [
+        ("options", method.options),
+        ("grid", method.grid),
+        ("finer", method.finer),
+    ]
+    unknown = [
+        (f"{place}.{table}.{name}", name) for table, values in given for name in values if name not in kind.takes
+    ]
     for where, name in unknown:
         yield f"{where}: {method.algorithm} has no such hyper-parameter; {near(name, kind.takes)}"
     if not unknown:
@@ -191,7 +198,8 @@ def _metrics(spec: Spec) -> Iterator[str]:
     for k, name in enumerate(spec.metrics):
         if name not in known or name.startswith("valid_"):
             usable = [one for one in known if not one.startswith("valid_")]
-            yield f"metrics[{k}]={name!r}: is not measured in final runs with loss = {spec.loss!r}; {near(name, usable)}"
+            hint = near(name, usable)
+            yield f"metrics[{k}]={name!r}: is not measured in final runs with loss = {spec.loss!r}; {hint}"
     if spec.claim.metric not in spec.metrics:
         yield f"claim.metric={spec.claim.metric!r}: is not recorded; {near(spec.claim.metric, spec.metrics)}"
     if spec.tuning is not None:
@@ -203,8 +211,8 @@ def _metrics(spec: Spec) -> Iterator[str]:
             )
         for name in spec.tuning.extend:
             values = spec.tuning.grid.get(name, [])
-            rising = all(methods.is_number(value) and value > 0 for value in values) and values == sorted(set(values))
-            if len(values) < 2 or not rising:
+            numbers = [float(value) for value in values if isinstance(value, (int, float)) and value > 0]
+            if len(values) < 2 or len(numbers) < len(values) or numbers != sorted(set(numbers)):
                 yield f"tuning.extend: {name!r} must be a shared axis of at least two rising positive numbers to grow"
 
 
@@ -214,7 +222,9 @@ def _budget(spec: Spec) -> Iterator[str]:
         if tuned:
             yield f"methods: {', '.join(tuned)} have a grid, but there is no [tuning]; add one, or fix the values"
         return
-    sizes = {method.name: math.prod(len(values) for values in axes_of(spec, method).values()) for method in spec.methods}
+    sizes = {
+        method.name: math.prod(len(values) for values in axes_of(spec, method).values()) for method in spec.methods
+    }
     if max(sizes.values()) > _MOST_TRIALS and spec.tuning.sampler == "grid":
         yield f"tuning.grid: has {max(sizes.values())} points; take fewer, or sampler = 'tpe' with a budget"
     elif spec.tuning.sampler == "tpe":

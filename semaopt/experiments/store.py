@@ -33,11 +33,12 @@ CREATE TABLE curves (
   last REAL, PRIMARY KEY (key, metric)) WITHOUT ROWID;
 """
 
+_MOVE = "if it is damaged, move it away: its runs are then done again"
+
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a run: a number after each epoch (of a tuning run, the last) for each metric, NaN after it
-    diverged."""
+    """What became of a run: per metric a number after each epoch (of a tuning run, the last); NaN if it diverged."""
 
     curves: dict[str, list[float]]
     seconds: float
@@ -103,12 +104,9 @@ class Store:
         try:
             yield
         except sqlite3.Error as error:
-            full = "full" in str(error) or "I/O" in str(error) or "readonly" in str(error) or "unable" in str(error)
-            if full:
-                raise OutputError(f"{self.path}: cannot be used ({error}); free the disk, or choose another --out") from error
-            raise OutputError(
-                f"{self.path}: cannot be used ({error}); if it is damaged, move it away: its runs are then done again"
-            ) from error
+            full = any(word in str(error) for word in ("full", "I/O", "readonly", "unable"))
+            remedy = "free the disk, or choose another --out" if full else _MOVE
+            raise OutputError(f"{self.path}: cannot be used ({error}); {remedy}") from error
         except OSError as error:
             if isinstance(error, OutputError):
                 raise

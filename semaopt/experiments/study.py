@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from semaopt.experiments import ranks, runs, training, tuning
+from semaopt.experiments import ranks, training, tuning
 from semaopt.experiments.files import finite, owned, write_whole
 from semaopt.experiments.results import Final, Finding, Results, Session, to_json
-from semaopt.experiments.runs import Run, Unit
 from semaopt.experiments.runner import Place, Runner, Watch
+from semaopt.experiments.runs import Run, Unit, environment, make
 from semaopt.experiments.spec import Method, Spec
+from semaopt.experiments.spec_errors import axes_of
 from semaopt.experiments.store import Store
 from semaopt.experiments.tuning import Point, Trial, Tuning
 from semaopt.experiments.workers import Engine
@@ -36,14 +37,20 @@ class Study:
         """The points asked for, in that order, each from all tuning seeds."""
         seeds, machine = self.spec.seeds.tuning, self.runner.place.machine
         work = [
-            runs.make(self.spec, method, point, seed, "tune", machine, until) for method, point in asked for seed in seeds
+            make(self.spec, method, point, seed=seed, purpose="tune", machine=machine, until=until)
+            for method, point in asked
+            for seed in seeds
         ]
         return self._units(work, self.together * len(seeds) if self.together > 1 else 1)
 
     def final_units(self, chosen: Sequence[tuple[Method, Point]]) -> list[Unit]:
         """What was chosen, from all final seeds."""
         seeds, machine = self.spec.seeds.final, self.runner.place.machine
-        work = [runs.make(self.spec, method, point, seed, "final", machine) for method, point in chosen for seed in seeds]
+        work = [
+            make(self.spec, method, point, seed=seed, purpose="final", machine=machine)
+            for method, point in chosen
+            for seed in seeds
+        ]
         return self._units(work, len(seeds) if self.together > 1 else 1)
 
     def _units(self, work: Sequence[Run], together: int) -> list[Unit]:
@@ -60,7 +67,7 @@ class Study:
 
     def _first_grid(self) -> list[tuple[Method, Point]]:
         found = [tuning.Search(self.spec, method) for method in self.methods]
-        axes = [tuning.axes_of(self.spec, method) for method in self.methods]
+        axes = [axes_of(self.spec, method) for method in self.methods]
         return [(s.method, point) for s, mine in zip(found, axes, strict=True) for _, point in s.ask(mine, 0)]
 
     def tune(self) -> Tuning:
@@ -121,7 +128,7 @@ def conduct(
     wall = time.perf_counter() - started
     session = Session(command, wall, runner.seconds, runner.computed, runner.reused, damaged)
     scales = dict.fromkeys(spec.scale for spec in specs)
-    return Results(", ".join(scales), findings, runs.environment(), session)
+    return Results(", ".join(scales), findings, environment(), session)
 
 
 def write(results: Results, out: Path) -> None:

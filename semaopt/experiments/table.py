@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,7 +86,7 @@ def _summary(finding: Finding) -> Iterator[dict[str, Any]]:
         spreads = {}
         for metric in finding.spec.metrics:
             mean, std = mean_and_std(final.last(metric))
-            spreads[metric] = number(mean, 4) + (f" ± {number(std)}" if std == std else "")
+            spreads[metric] = number(mean, 4) + (f" ± {number(std)}" if math.isfinite(std) else "")
         yield {"experiment": finding.name, "method": final.method.label, **spreads, **final.values}
 
 

@@ -125,7 +125,9 @@ def _result(curves: dict[str, list[float]], ok: bool, length: int, seconds: floa
     """A run that diverged is a result: its curves end in NaN."""
     if not ok:
         curves = {name: curve + [math.nan] * (length - len(curve)) for name, curve in curves.items()}
-    return Result({name: curve[-length:] for name, curve in curves.items()}, seconds, "done" if ok else "diverged", notes)
+    return Result(
+        {name: curve[-length:] for name, curve in curves.items()}, seconds, "done" if ok else "diverged", notes
+    )
 
 
 def perform(unit: Unit) -> list[Result]:

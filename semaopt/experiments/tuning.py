@@ -50,7 +50,7 @@ class Trial:
 
     @property
     def score(self) -> float:
-        """Smaller is better; infinite if any seed diverged or it was given up, so that it is never chosen over others."""
+        """Smaller is better; infinite if a seed diverged or it was given up, so that it is never chosen over others."""
         score = self.sign * self.mean
         return score if math.isfinite(score) and self.pruned is None else math.inf
 
@@ -175,7 +175,9 @@ def tune(spec: Spec, evaluate: Evaluate, only: Sequence[Method] | None = None) -
     return tuning
 
 
-def _search(searches: Sequence[Search], axes: Sequence[Mapping[str, list[Any]]], budget: int, evaluate: Evaluate) -> None:
+def _search(
+    searches: Sequence[Search], axes: Sequence[Mapping[str, list[Any]]], budget: int, evaluate: Evaluate
+) -> None:
     """One round: a grid at once, tree estimators a few points at a time, all methods side by side."""
     left = budget
     while True:
@@ -246,7 +248,9 @@ def _edges(
     return {edge: names for edge, names in found.items() if names}
 
 
-def binding(trials: Mapping[str, Trial], values: Sequence[float], axis: str, end: int, *, by_range: bool = False) -> bool:
+def binding(
+    trials: Mapping[str, Trial], values: Sequence[float], axis: str, end: int, *, by_range: bool = False
+) -> bool:
     """Whether the best trial lies on this end of ``axis`` and is better than inside by 1% and by more than its noise.
 
     Inside is the neighbour that differs in nothing else, or, if that was not tried, the best of all others. The noise

@@ -142,7 +142,7 @@ def epochs_done() -> int:
 
 
 def _start_worker(epochs: Any, slot: int) -> None:
-    global _COUNT, _SLOT  # noqa: PLW0603  # what a process is told when it starts
+    global _COUNT, _SLOT  # what a process is told when it starts
     _COUNT, _SLOT = epochs, slot
     torch.set_num_threads(1)
     parent = multiprocessing.parent_process()

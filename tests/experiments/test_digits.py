@@ -5,11 +5,11 @@ import math
 
 import pytest
 import torch
+from semaopt.experiments.digits import Ensemble, Examples, Outcome, Point, Run, draw, entropy, judge, load, rates, train
 from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy
 
 from semaopt.experiments import digits
-from semaopt.experiments.digits import Ensemble, Examples, Outcome, Point, Run, draw, entropy, judge, load, rates, train
 from semaopt.experiments.runs import canonical
 from semaopt.experiments.tuning import METHODS
 

@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
+from semaopt.experiments.digits import Outcome
 
 from semaopt.experiments import figure, report
 from semaopt.experiments.compare import mean_and_std, number
-from semaopt.experiments.digits import Outcome
 from tests.experiments.tiny import go
 
 HOSTILE = '<script>alert("&")</script>'

@@ -3,8 +3,8 @@
 import math
 
 import pytest
-
 from semaopt.experiments.digits import Point
+
 from semaopt.experiments.tuning import GRID, METHODS, Grid, Trial, binding, tune
 
 LOW, HIGH = (0, -1)
