@@ -32,7 +32,7 @@ lint: .venv/dev
 	@touch $@
 
 .venv/dev: .venv/torch pyproject.toml
-	$(INSTALL) --editable '.[experiments,dev]'
+	$(INSTALL) --editable '.[experiments,molecules,dev]'
 	@touch $@ .venv/experiments
 
 clean:

@@ -100,8 +100,7 @@ def _step_one(optimizer: ASA, group: dict[str, Any], k: int, i: int, x: Tensor) 
     g = x.grad
     assert g is not None
     check_rates(group)
-    if g.is_sparse:
-        optimizer._refuse_sparse(k, x)
+    dispatch.refuse_sparse(group, [x], [g], k)
     dispatch.refuse(group, [x], [g], [optimizer.state.get(x, {})])
     if not optimizer.state[x]:
         optimizer._init_state(group, i, x)

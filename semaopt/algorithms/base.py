@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -196,20 +196,12 @@ class SemaOptimizer(Optimizer):
                 if g is not None:
                     xs.append(x)
                     gs.append(g)
-                    if g.is_sparse:
-                        self._refuse_sparse(k, x)
+            if len(self.param_groups) > 1:  # else the step refuses them before anything has moved
+                dispatch.refuse_sparse(group, xs, gs, k)
             if group.get("implementation", "auto") in ("c", "foreach"):
                 dispatch.refuse(group, xs, gs, [self.state.get(x, {}) for x in xs])
             found.append((group, xs, gs))
         return found
-
-    def _refuse_sparse(self, k: int, x: Tensor) -> NoReturn:
-        i = next(i for i, p in enumerate(self.param_groups[k]["params"]) if p is x)
-        raise RuntimeError(
-            f"{type(self).__name__} does not support sparse gradients (group {k}, parameter {i}, shape "
-            f"{tuple(x.shape)}): its moving averages decay in every coordinate at every step; use "
-            "nn.Embedding(sparse=False), or torch.optim.SparseAdam for that parameter"
-        )
 
     def state_dict(self) -> dict[str, Any]:
         """Torch's state dict with each scaling as plain values, so ``torch.load(weights_only=True)`` reads it."""

@@ -79,11 +79,49 @@ LIMITS: dict[str, tuple[tuple[int, bool], ...]] = {
 }
 
 
-def stream(count: int, arrays: tuple[tuple[int, bool], ...]) -> Callable[[], None]:
+#: What optimizers call their averages: of the gradient, of its square, and the peak of the latter.
+_AVERAGES = {
+    **dict.fromkeys(("v", "exp_avg", "momentum_buffer"), 0),
+    **dict.fromkeys(("u", "u_mean", "exp_avg_sq", "sum"), 1),
+    **dict.fromkeys(("u_max", "max_exp_avg_sq"), 2),
+}
+
+
+class Pool:
+    """Memory in which everybody keeps the averages of one parameter.
+
+    How fast a step is depends on where its tensors happen to lie in physical memory, by a third between two runs of one
+    program; in the same memory the contestants differ only in what they do.
+    """
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+        self.held = [torch.zeros_like(x) for _ in range(3)]
+
+    def lend(self, optimizer: Any) -> None:
+        """Put the optimizer's averages here."""
+        state = optimizer.state[self.x]
+        for name, value in list(state.items()):
+            if name not in _AVERAGES or value.shape != self.x.shape:
+                continue
+            state[name] = self.held[_AVERAGES[name]].view(-1).view(value.dtype)[: value.numel()].view(value.shape)
+
+    def clear(self) -> None:
+        """What one contestant leaves need not be a number for the next."""
+        for held in self.held:
+            held.zero_()
+
+    def arrays(self) -> list[Tensor]:
+        """In the order of LIMITS: the parameter, its gradient, its averages."""
+        assert self.x.grad is not None
+        return [self.x.detach(), self.x.grad, *self.held]
+
+
+def stream(count: int, arrays: tuple[tuple[int, bool], ...], held: list[Tensor] | None = None) -> Callable[[], None]:
     """A function that reads, and where said writes, ``count`` elements of each array, and computes nothing."""
     found = library()
     assert found is not None, "there is no limit without the C library"
-    held = [torch.ones(count * width // 4 + 1) for width, _ in arrays]
+    held = held[: len(arrays)] if held else [torch.ones(count * width // 4 + 1) for width, _ in arrays]
     at, widths, writes = (
         array("Q", [tensor.data_ptr() for tensor in held]),
         array("q", [width for width, _ in arrays]),

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 import semaopt
-from semaopt.experiments.bench_contestants import BASE, CONTESTANTS, LIMITS, Contestant, stream
+from semaopt.experiments.bench_contestants import BASE, CONTESTANTS, LIMITS, Contestant, Pool, stream
 
 #: How well the median of a ratio should be known.
 CLOSE = 0.02
@@ -113,11 +113,13 @@ def seconds_of(step: Callable[[], Any], repeats: int) -> float:
     return (time.perf_counter() - start) / repeats
 
 
-def prepare(contestant: Contestant, xs: list[Tensor]) -> Callable[[], Any]:
+def prepare(contestant: Contestant, xs: list[Tensor], pools: Sequence[Pool] = ()) -> Callable[[], Any]:
     """The contestant's step after three of them: states exist, pages are there."""
     optimizer = contestant.build(xs)
     for _ in range(3):
         optimizer.step()
+    for pool in pools:
+        pool.lend(optimizer)
     step: Callable[[], Any] = optimizer.step
     return step
 
@@ -138,26 +140,31 @@ def measure(size: str, seconds: float, names: Sequence[str] | None = None) -> Re
     absent: dict[str, str] = {}
     shared = parameters(shapes)
     big = sum(x.numel() for x in shared) > 10**7
+    pools = [Pool(x) for x in shared] if big else []
     for contestant in CONTESTANTS:
         if (names is None or contestant.name in (*names, BASE)) and not (big and contestant.slow and size == "large"):
             why = contestant.absent()
             if why:
                 absent[contestant.name] = why
             else:  # what is larger than the caches may be shared: nobody finds it there anyway
-                steps[contestant.name] = prepare(contestant, shared if big else parameters(shapes))
+                steps[contestant.name] = prepare(contestant, shared if big else parameters(shapes), pools)
     if big and semaopt.kernels.available():
         count = sum(x.numel() for x in shared)
         wanted = {limit: arrays for limit, arrays in LIMITS.items() if names is None or limit in names}
-        steps.update({limit: stream(count, arrays) for limit, arrays in wanted.items()})
-    times = in_turns(steps, seconds)
+        held = pools[0].arrays() if len(pools) == 1 else None
+        steps.update({limit: stream(count, arrays, held) for limit, arrays in wanted.items()})
+    times = in_turns(steps, seconds, lambda: [pool.clear() for pool in pools])
     base = times[BASE]
     rows = [t.row(base) for t in times.values()]
     noisy = [row.name for row in rows if row.error > CLOSE]
     return Result(size, title, rows, len(base.seconds), noisy, absent, os.getloadavg()[0])
 
 
-def in_turns(steps: dict[str, Callable[[], Any]], seconds: float) -> dict[str, Times]:
+def in_turns(
+    steps: dict[str, Callable[[], Any]], seconds: float, before: Callable[[], Any] = lambda: None
+) -> dict[str, Times]:
     """Measure all of them again and again until every ratio has settled or the time is over."""
+    before()
     repeats = {name: max(1, int(TURN_SECONDS / seconds_of(step, 1))) for name, step in steps.items()}
     times = {name: Times(name) for name in steps}
     order, shuffle = list(steps), random.Random(0).shuffle
@@ -165,6 +172,7 @@ def in_turns(steps: dict[str, Callable[[], Any]], seconds: float) -> dict[str, T
     for turn in range(MOST_TURNS):
         shuffle(order)  # nobody always comes after the same one
         for name in order:
+            before()
             times[name].seconds.append(seconds_of(steps[name], repeats[name]))
         if turn + 1 >= FEWEST_TURNS:
             settled = all(t.row(times[BASE]).error <= CLOSE for t in times.values())

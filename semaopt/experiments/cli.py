@@ -14,12 +14,14 @@ import typer
 from rich.console import Console
 
 import semaopt
+from semaopt.experiments.data import command as data_command
 from semaopt.experiments.show import Bar
 
 _INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
 _FIGURES = ("figure1-digits", "figure1-digits-noisy")
 
 app = typer.Typer(name="semaopt", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app.add_typer(data_command.app, name="data")
 
 
 def _one_of(option: str, value: str, known: Iterable[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
@@ -11,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 
 class OutputError(OSError):
@@ -61,21 +62,15 @@ def digest(value: Any) -> str:
 @contextmanager
 def owned(folder: Path) -> Iterator[None]:
     """Hold the folder: a second process is refused. The system lets go when the owner ends, however it ends."""
-    path = folder / ".lock"
+    lock = FileLock(folder / ".lock")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+")
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        text = f"{folder}: another process is working there; wait until it ends, or choose another --out"
+        raise OutputError(text) from error
     except OSError as error:
         raise OutputError(f"{folder}: cannot be written to ({error.strerror}); choose another --out") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
-            owner = file.read(20).strip() or "unknown"
-            text = f"{folder}: process {owner} is working there; wait until it ends, or choose another --out"
-            raise OutputError(text) from error
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield  # the file stays: who removes it could take it from another who has just opened it
+    with lock:
+        lock.release()  # what acquire() took; the block holds it
+        yield

@@ -6,24 +6,23 @@
  *   RANDOM            defined if STORE_S uses its random bits
  *
  * Each verb has a span, which the compiler turns into vector instructions, and a loop of blocks around it that
- * prefetches. "omp simd" promises that no element depends on another; x and g may be the same memory. */
+ * prefetches. "omp simd" promises that no element depends on another; x and g may be the same memory. A span exists
+ * twice: with all options, and plain, without what would not change a bit in this step. */
 
 #ifdef RANDOM /* elements are counted in 32 bits: every 2^32 of them have a key of their own */
 #define KEY(t, start) mix((t)->key + ((uint64_t)(start) >> 32))
-#define BITS(i) uint32_t random = random_bits(first + (uint32_t)(i), r.key)
-#define BITS_V (random & 0xffffu)
-#define BITS_U (random >> 16)
+#define FIRST_BITS uint32_t weyl = (first + (uint32_t)r.key) * WEYL, key = (uint32_t)(r.key >> 32)
+#define BITS(i) uint32_t random = random_bits(weyl + weyl_of[i], key)
 #else
 #define KEY(t, start) ((void)(start), 0)
-#define BITS(i)
-#define BITS_V 0
-#define BITS_U 0
+#define FIRST_BITS (void)first
+#define BITS(i) enum { random = 0 }
 #endif
 
 typedef struct {
     AT sign, decay, shrink, eta, g0, u_lo, u_hi, lo, hi;
     AT gamma, gamma_u, weight_u; /* gamma and gamma_u as lerp needs them */
-    int low, low_u, decays;
+    int low, low_u, decays, plain;
     uint64_t key;
 } NAME(rates);
 
@@ -37,64 +36,73 @@ INLINE AT NAME(clamp)(AT value, AT lo, AT hi) {
 }
 
 INLINE NAME(rates) NAME(rates_of)(const Tensor *t, const Options *o, int64_t start) {
+    int low = t->gamma < 0.5, low_u = t->gamma_u < 0.5, decays = o->decay != 0;
+    int free = o->u_lo == -INFINITY && o->u_hi == INFINITY && o->inverse_lo == -INFINITY && o->inverse_hi == INFINITY;
     return (NAME(rates)){
         .sign = (AT)o->sign, .decay = (AT)o->decay, .shrink = (AT)o->shrink, .eta = (AT)t->eta, .g0 = (AT)o->g0,
         .u_lo = (AT)o->u_lo, .u_hi = (AT)o->u_hi, .lo = (AT)o->inverse_lo, .hi = (AT)o->inverse_hi,
         .gamma = NAME(lerp_weight)(t->gamma), .gamma_u = NAME(lerp_weight)(t->gamma_u),
         .weight_u = (AT)t->inverse_u_weight,
-        .low = t->gamma < 0.5, .low_u = t->gamma_u < 0.5, .decays = o->decay != 0,
+        .low = low, .low_u = low_u, .decays = decays,
+        .plain = low && low_u && free && !decays && o->shrink == 1 && o->sign == 1,
         .key = KEY(t, start),
     };
 }
 
-INLINE AT NAME(gradient)(XT g, AT x, const NAME(rates) *r) {
+INLINE AT NAME(gradient)(XT g, AT x, const NAME(rates) *r, int plain) {
+    if (plain) return LOAD_X(g);
     AT value = r->sign * LOAD_X(g);
     return r->decays ? value + r->decay * x : value;
 }
 
+INLINE AT NAME(moved)(AT x, AT v, AT root, const NAME(rates) *r, int plain) {
+    if (plain) return x - v / (root + r->g0) * r->eta;
+    return r->shrink * x - v / NAME(clamp)(root + r->g0, r->lo, r->hi) * r->eta;
+}
+
 /* Line 3, and line 5 with one number s for all coordinates, which is inside eta. */
-INLINE void NAME(shb_span)(XT *x, const XT *g, ST *v, int n, NAME(rates) r, uint32_t first) {
-    (void)first;
+INLINE void NAME(shb_span)(XT *x, const XT *g, ST *v, int n, NAME(rates) r, uint32_t first, int plain) {
+    FIRST_BITS;
 #pragma omp simd
     for (int i = 0; i < n; i++) {
         BITS(i);
-        AT xi = LOAD_X(x[i]), gi = NAME(gradient)(g[i], xi, &r);
-        AT vi = NAME(lerp)(LOAD_S(v[i]), gi, r.gamma, r.low);
-        v[i] = STORE_S(vi, BITS_V);
-        x[i] = STORE_X(r.shrink * xi - vi * r.eta);
+        AT xi = LOAD_X(x[i]), gi = NAME(gradient)(g[i], xi, &r, plain);
+        AT vi = NAME(lerp)(LOAD_S(v[i]), gi, r.gamma, plain || r.low);
+        v[i] = STORE_S(vi, random);
+        x[i] = STORE_X((plain ? xi : r.shrink * xi) - vi * r.eta);
     }
 }
 
-INLINE void NAME(adam_span)(XT *x, const XT *g, ST *v, ST *u, int n, NAME(rates) r, uint32_t first) {
-    (void)first;
+INLINE void NAME(adam_span)(XT *x, const XT *g, ST *v, ST *u, int n, NAME(rates) r, uint32_t first, int plain) {
+    FIRST_BITS;
 #pragma omp simd
     for (int i = 0; i < n; i++) {
         BITS(i);
-        AT xi = LOAD_X(x[i]), gi = NAME(gradient)(g[i], xi, &r);
-        AT vi = NAME(lerp)(LOAD_S(v[i]), gi, r.gamma, r.low);            /* line 3 */
-        AT ui = NAME(lerp)(LOAD_S(u[i]), gi * gi, r.gamma_u, r.low_u);   /* line 4 */
-        v[i] = STORE_S(vi, BITS_V);
-        u[i] = STORE_S(ui, BITS_U);
-        AT root = SQRT(NAME(clamp)(ui * r.weight_u, r.u_lo, r.u_hi));
-        x[i] = STORE_X(r.shrink * xi - vi / NAME(clamp)(root + r.g0, r.lo, r.hi) * r.eta); /* line 5 */
+        AT xi = LOAD_X(x[i]), gi = NAME(gradient)(g[i], xi, &r, plain);
+        AT vi = NAME(lerp)(LOAD_S(v[i]), gi, r.gamma, plain || r.low);            /* line 3 */
+        AT ui = NAME(lerp)(LOAD_S(u[i]), gi * gi, r.gamma_u, plain || r.low_u);   /* line 4 */
+        v[i] = STORE_S(vi, random);
+        u[i] = STORE_S(ui, random);
+        AT root = SQRT(plain ? ui * r.weight_u : NAME(clamp)(ui * r.weight_u, r.u_lo, r.u_hi));
+        x[i] = STORE_X(NAME(moved)(xi, vi, root, &r, plain)); /* line 5 */
     }
 }
 
-INLINE void NAME(amsgrad_span)(XT *x, const XT *g, ST *v, ST *u, ST *u_max, int n, NAME(rates) r, uint32_t first) {
-    (void)first;
+INLINE void NAME(amsgrad_span)(XT *x, const XT *g, ST *v, ST *u, ST *u_max, int n, NAME(rates) r, uint32_t first, int plain) {
+    FIRST_BITS;
 #pragma omp simd
     for (int i = 0; i < n; i++) {
         BITS(i);
-        AT xi = LOAD_X(x[i]), gi = NAME(gradient)(g[i], xi, &r);
-        AT vi = NAME(lerp)(LOAD_S(v[i]), gi, r.gamma, r.low);
-        AT ui = NAME(lerp)(LOAD_S(u[i]), gi * gi, r.gamma_u, r.low_u);
+        AT xi = LOAD_X(x[i]), gi = NAME(gradient)(g[i], xi, &r, plain);
+        AT vi = NAME(lerp)(LOAD_S(v[i]), gi, r.gamma, plain || r.low);
+        AT ui = NAME(lerp)(LOAD_S(u[i]), gi * gi, r.gamma_u, plain || r.low_u);
         AT peak = LOAD_S(u_max[i]);
         peak = peak > ui || peak != peak ? peak : ui;
-        v[i] = STORE_S(vi, BITS_V);
-        u[i] = STORE_S(ui, BITS_U);
-        u_max[i] = STORE_S(peak, BITS_U); /* the old peak has nothing to round; a new one is rounded as u is */
+        v[i] = STORE_S(vi, random);
+        u[i] = STORE_S(ui, random);
+        u_max[i] = STORE_S(peak, random); /* the old peak has nothing to round; a new one is rounded as u is */
         AT root = SQRT(peak * r.weight_u);
-        x[i] = STORE_X(r.shrink * xi - vi / NAME(clamp)(root + r.g0, r.lo, r.hi) * r.eta);
+        x[i] = STORE_X(NAME(moved)(xi, vi, root, &r, plain));
     }
 }
 
@@ -104,22 +112,29 @@ INLINE void NAME(ascend_span)(XT *y, const XT *g, int n, NAME(rates) r) {
 }
 
 #define NEAR(p, T) PREFETCH((p) + i + AHEAD, BLOCK * sizeof(T))
+#define BLOCKS(SPAN, NEARS, plain)                       \
+    {                                                    \
+        int64_t i = 0;                                   \
+        for (; i + BLOCK <= n; i += BLOCK) {             \
+            if (far) {                                   \
+                NEARS;                                   \
+            }                                            \
+            SPAN(BLOCK, plain);                          \
+        }                                                \
+        SPAN((int)(n - i), plain);                       \
+    }
+#define BLOCKS_OF(SPAN, NEARS) \
+    if (r.plain) BLOCKS(SPAN, NEARS, 1) else BLOCKS(SPAN, NEARS, 0)
+#define PLACE (uint32_t)(start + i)
 
 INLINE void NAME(shb)(const Tensor *t, const Options *o, int64_t start, int64_t n, int64_t far) {
     NAME(rates) r = NAME(rates_of)(t, o, start);
     XT *x = (XT *)t->x + start;
     const XT *g = (const XT *)t->g + start;
     ST *v = (ST *)t->v + start;
-    int64_t i = 0;
-    for (; i + BLOCK <= n; i += BLOCK) {
-        if (far) {
-            NEAR(x, XT);
-            NEAR(g, XT);
-            NEAR(v, ST);
-        }
-        NAME(shb_span)(x + i, g + i, v + i, BLOCK, r, (uint32_t)(start + i));
-    }
-    NAME(shb_span)(x + i, g + i, v + i, (int)(n - i), r, (uint32_t)(start + i));
+#define SPAN(count, plain) NAME(shb_span)(x + i, g + i, v + i, count, r, PLACE, plain)
+    BLOCKS_OF(SPAN, NEAR(x, XT); NEAR(g, XT); NEAR(v, ST))
+#undef SPAN
 }
 
 INLINE void NAME(adam)(const Tensor *t, const Options *o, int64_t start, int64_t n, int64_t far) {
@@ -127,17 +142,9 @@ INLINE void NAME(adam)(const Tensor *t, const Options *o, int64_t start, int64_t
     XT *x = (XT *)t->x + start;
     const XT *g = (const XT *)t->g + start;
     ST *v = (ST *)t->v + start, *u = (ST *)t->u + start;
-    int64_t i = 0;
-    for (; i + BLOCK <= n; i += BLOCK) {
-        if (far) {
-            NEAR(x, XT);
-            NEAR(g, XT);
-            NEAR(v, ST);
-            NEAR(u, ST);
-        }
-        NAME(adam_span)(x + i, g + i, v + i, u + i, BLOCK, r, (uint32_t)(start + i));
-    }
-    NAME(adam_span)(x + i, g + i, v + i, u + i, (int)(n - i), r, (uint32_t)(start + i));
+#define SPAN(count, plain) NAME(adam_span)(x + i, g + i, v + i, u + i, count, r, PLACE, plain)
+    BLOCKS_OF(SPAN, NEAR(x, XT); NEAR(g, XT); NEAR(v, ST); NEAR(u, ST))
+#undef SPAN
 }
 
 INLINE void NAME(amsgrad)(const Tensor *t, const Options *o, int64_t start, int64_t n, int64_t far) {
@@ -145,18 +152,9 @@ INLINE void NAME(amsgrad)(const Tensor *t, const Options *o, int64_t start, int6
     XT *x = (XT *)t->x + start;
     const XT *g = (const XT *)t->g + start;
     ST *v = (ST *)t->v + start, *u = (ST *)t->u + start, *u_max = (ST *)t->u_max + start;
-    int64_t i = 0;
-    for (; i + BLOCK <= n; i += BLOCK) {
-        if (far) {
-            NEAR(x, XT);
-            NEAR(g, XT);
-            NEAR(v, ST);
-            NEAR(u, ST);
-            NEAR(u_max, ST);
-        }
-        NAME(amsgrad_span)(x + i, g + i, v + i, u + i, u_max + i, BLOCK, r, (uint32_t)(start + i));
-    }
-    NAME(amsgrad_span)(x + i, g + i, v + i, u + i, u_max + i, (int)(n - i), r, (uint32_t)(start + i));
+#define SPAN(count, plain) NAME(amsgrad_span)(x + i, g + i, v + i, u + i, u_max + i, count, r, PLACE, plain)
+    BLOCKS_OF(SPAN, NEAR(x, XT); NEAR(g, XT); NEAR(v, ST); NEAR(u, ST); NEAR(u_max, ST))
+#undef SPAN
 }
 
 INLINE void NAME(ascend)(const Tensor *t, const Options *o, int64_t start, int64_t n, int64_t far) {
@@ -177,7 +175,7 @@ INLINE double NAME(norm)(const Tensor *t, const Options *o, int64_t start, int64
     for (int64_t i = 0; i < n; i += 16) {
         int m = (int)(n - i < 16 ? n - i : 16);
         for (int k = 0; k < m; k++) {
-            AT gi = NAME(gradient)(g[i + k], LOAD_X(x[i + k]), &r);
+            AT gi = NAME(gradient)(g[i + k], LOAD_X(x[i + k]), &r, r.plain);
             double vi = (double)NAME(lerp)(LOAD_S(v[i + k]), gi, r.gamma, r.low);
             sums[k] += vi * vi;
         }
@@ -188,10 +186,12 @@ INLINE double NAME(norm)(const Tensor *t, const Options *o, int64_t start, int64
 }
 
 #undef NEAR
+#undef BLOCKS
+#undef BLOCKS_OF
+#undef PLACE
 #undef KEY
+#undef FIRST_BITS
 #undef BITS
-#undef BITS_V
-#undef BITS_U
 #undef NAME
 #undef XT
 #undef ST

@@ -42,6 +42,7 @@ def run(group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], states: list[
         and fused.step(group, xs, gs, states)
     ):
         return  # the usual case, without asking for reasons
+    refuse_sparse(group, xs, gs)
     paths = [choose(group, *each) for each in zip(xs, gs, states, strict=True)]
     if isinstance(group["scaling"], AdamPlus) and len(set(paths)) > 1:
         # Its norm is over all parameters: one path for all, the one that serves most.
@@ -80,6 +81,18 @@ def refuse(group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], states: li
         reason = why_not(wish, group, x, g, state)
         if reason is not None:
             raise ValueError(f"implementation={wish!r}: {reason} (parameter {i}, shape {tuple(x.shape)}); use 'auto'")
+
+
+def refuse_sparse(group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], number: int = 0) -> None:
+    """Raise for the first sparse gradient of a group, the optimizer's first unless its number is given."""
+    for x, g in zip(xs, gs, strict=True):
+        if g.is_sparse:
+            i = next(i for i, p in enumerate(group["params"]) if p is x)
+            raise RuntimeError(
+                f"semaopt does not support sparse gradients (group {number}, parameter {i}, shape {tuple(x.shape)}): "
+                "its moving averages decay in every coordinate at every step; use nn.Embedding(sparse=False), or "
+                "torch.optim.SparseAdam for that parameter"
+            )
 
 
 def why_not(path: str, group: dict[str, Any], x: Tensor, g: Tensor, state: dict[str, Any]) -> str | None:

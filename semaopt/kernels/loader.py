@@ -17,8 +17,10 @@ from typing import Any
 
 import torch
 
+from semaopt.kernels.layout import PLAIN
+
 #: The same number is in step.h: a library of other sources is not used.
-INTERFACE = 3
+INTERFACE = 4
 HERE = Path(__file__).parent
 LIBRARY = HERE / "_step.so"
 #: Written by setup.py when compiling failed: why.
@@ -108,7 +110,11 @@ _FUNCTIONS = ("PyList_GetItem", "PyDict_GetItem", "PyErr_Clear", "PyEval_SaveThr
 class _Python(ctypes.Structure):
     """Struct Python of step.h."""
 
-    _fields_ = [(name, ctypes.c_void_p) for name in (*_FUNCTIONS, "read")]
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in (*_FUNCTIONS, "read")),
+        ("type_at", ctypes.c_ssize_t),
+        ("plain", ctypes.c_void_p * 2),
+    ]
 
 
 class _Exchange(ctypes.Structure):
@@ -131,7 +137,9 @@ def _use_python(c: ctypes.CDLL) -> bool:
         exchange = _Exchange.from_address(get_pointer(capsule, b"dlpack_exchange_api"))
         read = exchange.read if exchange.major == 1 else None
     functions = (_address(getattr(api, name)) for name in _FUNCTIONS)
-    _typed(c.semaopt_use_python, None, _Python)(_Python(*functions, read))
+    type_at = object.__basicsize__ - ctypes.sizeof(ctypes.c_void_p)  # the last field of PyObject
+    plain = (ctypes.c_void_p * 2)(*map(id, PLAIN))
+    _typed(c.semaopt_use_python, None, _Python)(_Python(*functions, read, type_at, plain))
     return read is not None
 
 

@@ -71,23 +71,22 @@ def key_of(rounding: Tensor, t: Rate) -> Key:
 
 
 def random_bits(like: Tensor, key: Key) -> Tensor:
-    """32 random bits for each element of ``like``, from its place in memory (see random_bits in step.c)."""
+    """16 random bits for each element of ``like``, from its place in memory (see random_bits in step.c)."""
     if like.numel() > 2**32:
         raise ValueError(f"shape {tuple(like.shape)}: more than 2^32 elements need the C step; see kernels.available()")
     i = torch.arange(like.numel(), device=like.device)
     i = i.as_strided(like.shape, like.stride()) if is_dense(like) else i.view(like.shape)
-    h = (i + (key & _LOW_32)) & _LOW_32
-    h = ((h ^ (h >> 16)) * 0x21F0AAAD) & _LOW_32
+    h = (((i + (key & _LOW_32)) & _LOW_32) * 0x9E3779B9) & _LOW_32
     h = h ^ (_shifted(key, 32))
     h = ((h ^ (h >> 15)) * 0xD35A2D97) & _LOW_32
-    return h ^ (h >> 15)
+    return h >> 16
 
 
 def store_(target: Tensor, value: Tensor, random: Tensor) -> None:
     """``target <- value`` (bf16 from float32), rounded up where the 16 random bits say so; NaN stays NaN.
 
     >>> target, value = torch.zeros(4096, dtype=torch.bfloat16), torch.full((4096,), 1 + 2**-9)
-    >>> store_(target, value, random_bits(target, 0) & 0xFFFF)
+    >>> store_(target, value, random_bits(target, 0))
     >>> target.unique().tolist(), round(target.double().mean().item(), 3)
     ([1.0, 1.0078125], 1.002)
     """
@@ -98,8 +97,8 @@ def store_(target: Tensor, value: Tensor, random: Tensor) -> None:
 def round_state_(state: Mapping[str, Tensor], wide: Mapping[str, Tensor]) -> None:
     """Write float32 averages back into a state that holds them in bf16, after its step was counted.
 
-    v takes the lower half of the random bits and all others the upper one, so that the peak of a maximum is rounded
-    as the average that it came from. What is not in bf16 was changed in place and is left alone.
+    All averages of an element share its random bits: the mean of each is right whatever the others do, and the peak of
+    a maximum is rounded as the average that it came from. What is not in bf16 was changed in place and is left alone.
     """
     if "rounding" not in state:
         return
@@ -109,4 +108,4 @@ def round_state_(state: Mapping[str, Tensor], wide: Mapping[str, Tensor]) -> Non
     )
     for name, value in wide.items():
         if name not in COUNTERS:
-            store_(state[name], value, random & 0xFFFF if name == "v" else random >> 16)
+            store_(state[name], value, random)

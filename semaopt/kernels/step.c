@@ -32,22 +32,24 @@ INLINE uint16_t to_bf16(float f) {
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : nearest);
 }
 
-/* Up with the probability of the part cut off, so that the mean is f: random has 16 bits. */
+/* Up with the probability of the part cut off, so that the mean is f: random has 16 bits. NaN stays NaN. */
 INLINE uint16_t to_bf16_random(float f, uint32_t random) {
     uint32_t bits;
     memcpy(&bits, &f, 4);
-    uint32_t rounded = (bits + random) >> 16;
-    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
+    return (uint16_t)(((bits + random) | (f != f ? 0xffffffffu : 0u)) >> 16);
 }
 
-/* 32 random bits for element i under a key of 64 bits: two rounds of multiply and shift (the constants are those of
- * "lowbias32", https://github.com/skeeto/hash-prospector), half of the key before each. rounding.py has the twin. */
-INLINE uint32_t random_bits(uint32_t i, uint64_t key) {
-    uint32_t h = i + (uint32_t)key;
-    h = (h ^ (h >> 16)) * 0x21f0aaadu;
-    h ^= (uint32_t)(key >> 32);
+/* 16 random bits for an element under a key of 64 bits: a Weyl sequence from the first half of the key, and one round
+ * of shift and multiply (the constant is one of "lowbias32", https://github.com/skeeto/hash-prospector) with the second
+ * half, of which the upper bits are the good ones. rounding.py has the twin. */
+#define WEYL 0x9e3779b9u
+#define WEYL_4(i) WEYL *(i), WEYL *(i + 1), WEYL *(i + 2), WEYL *(i + 3)
+#define WEYL_16(i) WEYL_4(i), WEYL_4(i + 4), WEYL_4(i + 8), WEYL_4(i + 12)
+static const uint32_t weyl_of[BLOCK] = {WEYL_16(0u), WEYL_16(16u), WEYL_16(32u), WEYL_16(48u)};
+INLINE uint32_t random_bits(uint32_t weyl, uint32_t key) {
+    uint32_t h = weyl ^ key;
     h = (h ^ (h >> 15)) * 0xd35a2d97u;
-    return h ^ (h >> 15);
+    return h >> 16;
 }
 
 /* A key for each parameter and step: splitmix64 (Steele, Lea, Flood 2014). */

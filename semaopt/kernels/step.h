@@ -9,7 +9,7 @@ struct DLTensor;
 #define EXPORT __attribute__((visibility("default")))
 
 /* Changed with every struct and function that Python sees; loader.py has the same number. */
-enum { INTERFACE = 3 };
+enum { INTERFACE = 4 };
 
 /* Elements that one thread takes at a time, and up to which waking another costs more than it brings. */
 enum { CHUNK = 16384, ALONE = 24576 };
@@ -75,6 +75,8 @@ typedef struct {
     void *(*save_thread)(void);                      /* PyEval_SaveThread */
     void (*restore_thread)(void *);                  /* PyEval_RestoreThread */
     int (*read)(Object *, struct DLTensor *);        /* DLPackExchangeAPI.dltensor_from_py_object_no_sync, or NULL */
+    intptr_t type_at;                                /* where an object says its type */
+    const void *plain[2];                            /* the types whose values are in their own memory */
 } Python;
 
 /* Fill the table from lists of parameters, gradients and state dicts. `keys` are the dicts' keys from the role V on,

@@ -131,6 +131,12 @@ static int kind_of(int x, int v) {
     return -1;
 }
 
+/* A subclass may keep its values elsewhere. */
+static int is_plain(const Object *object) {
+    const void *type = *(const void *const *)((const char *)object + python.type_at);
+    return type == python.plain[0] || type == python.plain[1];
+}
+
 static int read_tensor(Object *object, DLTensor *out) {
     if (object == NULL || python.read(object, out) != 0) {
         python.clear_error();
@@ -186,6 +192,8 @@ int64_t gather(Table *table, int64_t n, Object *xs, Object *gs, Object *states, 
         Object *state = roles >> V ? python.list_item(states, i) : NULL;
         objects[X] = python.list_item(xs, i);
         objects[G] = python.list_item(gs, i);
+        if (!is_plain(objects[X])) return i * ROLES + X + 1;
+        if (!is_plain(objects[G])) return i * ROLES + G + 1;
         for (int k = V; k < ROLES; k++)
             if (roles >> k & 1) objects[k] = python.dict_item(state, names[k]);
         if ((role = gather_one(t, objects, roles)) >= 0) return i * ROLES + role + 1;

@@ -47,12 +47,11 @@ class Table:
         self, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]], keys: Keys, options: bytes
     ) -> bool:
         """Take a step; False, and nothing has changed, if a tensor is not as the library needs it."""
-        # A tensor with the negative bit holds minus its value.
-        if not PLAIN.issuperset(map(type, chain(xs, gs))) or any(map(Tensor.is_neg, gs)):
-            return False
         n = len(xs)
+        if any(map(Tensor.is_neg, gs)):  # then it holds minus its value
+            return False
         if not self.library.reads_tensors:
-            if not self._gather(xs, gs, states or [{}] * n, keys):
+            if not PLAIN.issuperset(map(type, chain(xs, gs))) or not self._gather(xs, gs, states or [{}] * n, keys):
                 return False
             n = -1
         failed: int = self.library.step(self.at, n, xs, gs, states, keys, options, torch.get_num_threads())

@@ -19,7 +19,7 @@ BF16 = torch.bfloat16
 
 def averaged(value: float, draws: int = 4096) -> torch.Tensor:
     target = torch.zeros(draws, dtype=BF16)
-    rounding.store_(target, torch.full((draws,), value), rounding.random_bits(target, 12345) & 0xFFFF)
+    rounding.store_(target, torch.full((draws,), value), rounding.random_bits(target, 12345))
     return target
 
 
@@ -51,12 +51,14 @@ def test_random_bits_are_uniform_and_differ_between_steps_and_parameters():
     ]
     bits = [rounding.random_bits(like, key) for key in keys]
     for h in bits:
-        for half in (h & 0xFFFF, h >> 16):
-            mean, deviation = 0.5 * 65535, 65536 / math.sqrt(12)
-            assert abs(half.double().mean() - mean) < 4 * deviation / 256
-            counts = torch.bincount(half >> 8, minlength=256).double()
-            assert ((counts - 256) ** 2 / 256).sum() < 256 + 5 * math.sqrt(512), "chi-square of the high byte"
-    stacked = torch.stack([(h & 0xFFFF).double() for h in bits] + [(h >> 16).double() for h in bits])
+        assert 0 <= h.min() <= h.max() < 1 << 16
+        mean, deviation = 0.5 * 65535, 65536 / math.sqrt(12)
+        assert abs(h.double().mean() - mean) < 4 * deviation / 256
+        for byte in (h >> 8, h & 0xFF):
+            counts = torch.bincount(byte, minlength=256).double()
+            assert ((counts - 256) ** 2 / 256).sum() < 256 + 5 * math.sqrt(512), "chi-square of a byte"
+    # Also between neighbours: an average must not go up and down in step with the one beside it.
+    stacked = torch.stack([h.double() for h in bits] + [h.double().roll(by) for h in bits for by in (1, 2, 3, 64)])
     correlations = torch.corrcoef(stacked) - torch.eye(len(stacked))
     assert correlations.abs().max() < 5 / 256
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sklearn.datasets import load_svmlight_file
 from torch import Tensor
 
 from semaopt.experiments.data.errors import DataError
@@ -17,6 +16,8 @@ from semaopt.experiments.data.task import Raw
 
 def parse(path: Path, rows: int, columns: int) -> tuple[Tensor, Tensor]:
     """The table, and labels 1 for +1 and 0 for -1; there is no published checksum, so the counts must be right."""
+    from sklearn.datasets import load_svmlight_file
+
     remedy = "delete it and fetch the set again"
     try:
         x, y = load_svmlight_file(str(path), n_features=columns, dtype=np.float32)

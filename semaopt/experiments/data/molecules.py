@@ -106,7 +106,7 @@ def _kept(path: Path, rows: int) -> Flat | None:
     if not path.is_file():
         return None
     try:
-        with np.load(path, allow_pickle=False) as content:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             flat = Flat(**{one.name: content[one.name] for one in fields(Flat)})
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from semaopt.experiments.data.errors import DataError
@@ -28,6 +27,8 @@ class Rows(NamedTuple):
 
 def stratified(rows: Tensor, labels: Tensor, second: float | int, seed: int) -> tuple[Tensor, Tensor]:
     """Two parts of ``rows`` with the classes in equal proportion; ``second`` is the other's share, or its size."""
+    from sklearn.model_selection import train_test_split
+
     try:
         a, b = train_test_split(rows.numpy(), test_size=second, stratify=labels[rows].numpy(), random_state=seed)
     except ValueError as error:  # scikit-learn's: too few rows of a class

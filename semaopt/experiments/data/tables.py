@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from sklearn.datasets import load_breast_cancer, load_digits
 from torch import Tensor
 
 from semaopt.experiments.data.task import Device, Kind, Raw
@@ -47,6 +46,8 @@ class Table:
 
 def digits(_: Path, sums: Mapping[str, str]) -> Raw:
     """1,797 images of 8x8 grey values, here as 64 numbers in [0, 1]; 10 classes."""
+    from sklearn.datasets import load_digits
+
     x, y = load_digits(return_X_y=True)
     facts = {"source": "scikit-learn's load_digits"}
     return Raw(Table(torch.tensor(x / 16, dtype=torch.float32)), torch.tensor(y), 10, facts, held_out=0.4)
@@ -54,6 +55,8 @@ def digits(_: Path, sums: Mapping[str, str]) -> Raw:
 
 def breast_cancer(_: Path, sums: Mapping[str, str]) -> Raw:
     """569 tumours, 30 measurements each, standardised; label 1 is benign, as scikit-learn has it."""
+    from sklearn.datasets import load_breast_cancer
+
     x, y = load_breast_cancer(return_X_y=True)
     facts = {"source": "scikit-learn's load_breast_cancer", "columns": "standardised on the training part"}
     table = Table(torch.tensor(x, dtype=torch.float32), standardise=True)

@@ -105,7 +105,10 @@ def resnet20(task: Task) -> nn.Module:
 
 
 def resnet50(task: Task) -> nn.Module:
-    """The network for ImageNet, as Keras has it, put on smaller images: 23.5M parameters and a linear layer."""
+    """The network for ImageNet put on smaller images, 23.5M parameters and a linear layer.
+
+    It is Keras's but for the biases of its convolutions, which the batch norm after them takes away again.
+    """
     stem = nn.Sequential(
         nn.Conv2d(_channels(task, "resnet50"), 64, 7, 2, padding=3, bias=False),
         *(nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)),
