@@ -111,7 +111,10 @@ class Finding:
         """The one message of the figure."""
         order, metric = self._order, self.spec.claim.metric
         if len(order) < 2:
-            return f"{self.spec.title}: {self.spec.claim.text.rstrip('.')}"
+            means = [(compare.mean_and_std(final.last(metric))[0], final.method.label) for final in self.finals]
+            (low, least), (high, most) = min(means), max(means)
+            ends = f"from {compare.number(low)} ({least}) to {compare.number(high)} ({most})"
+            return f"{self.spec.title}: the {self.metric_name(metric)} after the last epoch runs {ends}"
         first = [self.compare(metric, name, order[0]) for name in order[1:]]
         steps = [self.compare(metric, b, a) for a, b in pairwise(order)]
         labels = [self.label(name) for name in order]
