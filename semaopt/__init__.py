@@ -1,6 +1,7 @@
 """Stochastic optimization with the moving-average gradient estimator (SEMA)."""
 
 from semaopt import baselines as baselines
+from semaopt import ensemble as ensemble
 from semaopt import estimator as estimator
 from semaopt import hypergradient as hypergradient
 from semaopt import kernels as kernels

@@ -153,18 +153,15 @@ def measure(size: str, seconds: float, names: Sequence[str] | None = None) -> Re
         wanted = {limit: arrays for limit, arrays in LIMITS.items() if names is None or limit in names}
         held = pools[0].arrays() if len(pools) == 1 else None
         steps.update({limit: stream(count, arrays, held) for limit, arrays in wanted.items()})
-    times = in_turns(steps, seconds, lambda: [pool.clear() for pool in pools])
+    times = in_turns(steps, seconds, pools)
     base = times[BASE]
     rows = [t.row(base) for t in times.values()]
     noisy = [row.name for row in rows if row.error > CLOSE]
     return Result(size, title, rows, len(base.seconds), noisy, absent, os.getloadavg()[0])
 
 
-def in_turns(
-    steps: dict[str, Callable[[], Any]], seconds: float, before: Callable[[], Any] = lambda: None
-) -> dict[str, Times]:
+def in_turns(steps: dict[str, Callable[[], Any]], seconds: float, pools: Sequence[Pool] = ()) -> dict[str, Times]:
     """Measure all of them again and again until every ratio has settled or the time is over."""
-    before()
     repeats = {name: max(1, int(TURN_SECONDS / seconds_of(step, 1))) for name, step in steps.items()}
     times = {name: Times(name) for name in steps}
     order, shuffle = list(steps), random.Random(0).shuffle
@@ -172,7 +169,8 @@ def in_turns(
     for turn in range(MOST_TURNS):
         shuffle(order)  # nobody always comes after the same one
         for name in order:
-            before()
+            for pool in pools:
+                pool.clear()
             times[name].seconds.append(seconds_of(steps[name], repeats[name]))
         if turn + 1 >= FEWEST_TURNS:
             settled = all(t.row(times[BASE]).error <= CLOSE for t in times.values())

@@ -15,7 +15,7 @@ from semaopt.experiments.models import mlp, mpnn, resnet
 
 #: A builder takes the task; its keyword arguments are the model's options.
 BUILDERS: dict[str, Callable[..., nn.Module]] = {
-    "mpnn": mpnn.mpnn,
+    "mpnn": mpnn.MPNN,
     "resnet8": resnet.resnet8,
     "resnet20": resnet.resnet20,
     "resnet50": resnet.resnet50,

@@ -26,6 +26,7 @@ class MPNN(nn.Module):
     With the defaults it has 290,561 parameters.
 
     Args:
+        task: what it is for; refused unless it holds molecules.
         units: of an atom's state.
         steps: of message passing.
         heads: of attention, each with keys of size ``key``.
@@ -41,6 +42,7 @@ class MPNN(nn.Module):
 
     def __init__(
         self,
+        task: Task | None = None,
         *,
         units: int = 64,
         steps: int = 4,
@@ -50,6 +52,8 @@ class MPNN(nn.Module):
         implementation: str = "fast",
     ) -> None:
         super().__init__()
+        if task is not None and task.kind != "molecules":
+            raise DataError(f"mpnn takes molecules, and {task.name} holds {task.kind}; take mlp or a resnet")
         if implementation not in IMPLEMENTATIONS:
             raise DataError(unknown("implementation", implementation, IMPLEMENTATIONS))
         if units < ATOM_FEATURES:
@@ -90,19 +94,3 @@ class MPNN(nn.Module):
             h = self.gru(message(h), h)
         scores = self.score(torch.relu(self.dense(self.readout(h, batch)))).squeeze(-1)
         return torch.empty_like(scores).index_copy(0, batch.order, scores)
-
-
-def mpnn(
-    task: Task,
-    *,
-    units: int = 64,
-    steps: int = 4,
-    heads: int = 8,
-    key: int = 64,
-    wide: int = 512,
-    implementation: str = "fast",
-) -> MPNN:
-    """The network for a set of molecules."""
-    if task.kind != "molecules":
-        raise DataError(f"mpnn takes molecules, and {task.name} holds {task.kind}; take mlp or a resnet")
-    return MPNN(units=units, steps=steps, heads=heads, key=key, wide=wide, implementation=implementation)

@@ -221,3 +221,13 @@ def test_command(server, tmp_path, monkeypatch, capsys, args, status, text):
     assert program.main() == status
     out, err = capsys.readouterr()
     assert text in out + err
+
+
+def test_an_archive_with_another_checksum_is_not_even_opened(server, tmp_path):
+    server.bodies["/it"] = archive([("d/a", b"aa")])
+    download = Download(f"{server.url}/it", (File("d/a", 2, md5(b"aa")),), "tar.gz", md5(b"another"))
+    with pytest.raises(
+        DataError, match=rf"md5 of what was received .*published {md5(b'another')}; nothing was changed"
+    ):
+        fetch_all([download], tmp_path)
+    assert files_under(tmp_path) == []

@@ -1,0 +1,190 @@
+r"""Several models of one architecture trained as one: stacked parameters, one forward and one backward pass for all.
+
+For small models most of a training step is the cost of starting operations, which M members then share. Every member
+keeps its own parameters, so each has its own param group with its own rates, scaling and state, and ends where it would
+have ended alone, to rounding.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from semaopt._check import require
+
+
+class Ensemble:
+    r"""``models`` of one architecture as one vectorised model (:func:`torch.func.vmap`).
+
+    The parameters of the members are the rows of stacked tensors: an optimizer that moves
+    ``ensemble.parameters_of(m)`` in place moves member m, without a copy.
+
+    Args:
+        models: at least one; they must agree in the names, shapes, dtypes and devices of their parameters and buffers.
+            Their values are copied, the models themselves are left alone.
+
+    >>> ensemble = semaopt.ensemble.Ensemble([torch.nn.Linear(3, 1) for _ in range(4)])
+    >>> rates = [0.1, 0.03, 0.01, 0.003]
+    >>> groups = [{"params": ensemble.parameters_of(m), "lr": lr} for m, lr in enumerate(rates)]
+    >>> optimizer = semaopt.ASA(groups, scaling="adam")
+    >>> a, b = torch.ones(8, 3), torch.ones(8, 1)
+    >>> losses = (ensemble(a, shared=True) - b).square().mean((1, 2))  # one for each member
+    >>> ensemble.backward(losses)
+    >>> optimizer.step()
+    >>> losses.shape, ensemble.member(2).weight.shape
+    (torch.Size([4]), torch.Size([1, 3]))
+
+    Dropout draws for each member anew, and not what it would have drawn alone. A module that changes its buffers in
+    training, as batch normalisation with running statistics does, is refused: vmap cannot write them.
+    """
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        models = list(models)
+        require(len(models) > 0, "models", models, "must not be empty", "each of them is one member")
+        _refuse_unlike(models)
+        _refuse_running_statistics(models[0])
+        self._skeleton = copy.deepcopy(models[0])  # its values are never used
+        self._stacked = {name: torch.stack(rows).requires_grad_() for name, rows in _rows(models, "named_parameters")}
+        self._buffers = {name: torch.stack(rows) for name, rows in _rows(models, "named_buffers")}
+        self._own = [[nn.Parameter(stack.detach()[m]) for stack in self._stacked.values()] for m in range(len(models))]
+
+    def __len__(self) -> int:
+        """How many members there are."""
+        return len(self._own)
+
+    def parameters_of(self, m: int) -> list[nn.Parameter]:
+        """The parameters of member m, in the order of the model's own: rows of the stacked ones."""
+        return self._own[m]
+
+    def __call__(self, *inputs: Any, shared: bool = False) -> Any:
+        """What the members answer, stacked along a first dimension.
+
+        Args:
+            inputs: what the model takes; every tensor has a first dimension of one entry for each member.
+            shared: all members are given the same inputs, which then lack that dimension.
+        """
+        if not shared:
+            self._refuse_other_sizes(inputs)
+
+        def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], *given: Any) -> Any:
+            return functional_call(self._skeleton, (parameters, buffers), given)
+
+        dims = (0, 0, *((None if shared else 0) for _ in inputs))
+        return vmap(one, in_dims=dims, randomness="different")(self._stacked, self._buffers, *inputs)
+
+    def backward(self, losses: Tensor) -> None:
+        """Give every member the gradient of its own loss, added to what it has as ``loss.backward()`` would.
+
+        Args:
+            losses: one for each member. Nobody's loss depends on another member, so the gradient of their sum is, row
+                by row, the gradient of each.
+        """
+        shape = tuple(losses.shape)
+        require(shape == (len(self),), "losses", shape, f"must have shape ({len(self)},)", "one loss for each member")
+        for k, stack in enumerate(self._stacked.values()):
+            stack.grad = self._gathered(k)
+        torch.autograd.backward(losses.sum())
+        for k, stack in enumerate(self._stacked.values()):
+            for m, own in enumerate(self._own):
+                own[k].grad = None if stack.grad is None else stack.grad[m]
+            stack.grad = None
+
+    def _gathered(self, k: int) -> Tensor | None:
+        """The gradients that the members have of parameter k, stacked; None if nobody has one."""
+        own = [parameters[k] for parameters in self._own]
+        if all(x.grad is None for x in own):
+            return None
+        return torch.stack([torch.zeros_like(x) if x.grad is None else x.grad for x in own])
+
+    def zero_grad(self) -> None:
+        """Forget all gradients; an optimizer's ``zero_grad`` does so for the members that it moves."""
+        for own in self._own:
+            for x in own:
+                x.grad = None
+
+    def train(self, mode: bool = True) -> Ensemble:
+        """As :meth:`torch.nn.Module.train`."""
+        self._skeleton.train(mode)
+        return self
+
+    def eval(self) -> Ensemble:
+        """As :meth:`torch.nn.Module.eval`."""
+        return self.train(False)
+
+    def member(self, m: int) -> nn.Module:
+        """Member m as a model of its own, with copies of its parameters and buffers."""
+        model = copy.deepcopy(self._skeleton)
+        model.load_state_dict(self.state_dict_of(m), strict=False)
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                buffer.copy_(self._buffers[name][m])  # also those that a state dict leaves out
+        return model
+
+    def state_dict_of(self, m: int) -> dict[str, Tensor]:
+        """What ``member(m).state_dict()`` would hold; loading it into another model of the kind continues member m."""
+        parts = {**self._stacked, **self._buffers}
+        return {name: parts[name].detach()[m].clone() for name in self._names()}
+
+    def load_state_dict_of(self, m: int, state: dict[str, Tensor]) -> None:
+        """Set the parameters and buffers of member m; nothing changes if a name or a shape does not fit."""
+        parts = {**self._stacked, **self._buffers}
+        names = set(self._names())
+        wrong = sorted(set(state) ^ names)
+        require(not wrong, "state", wrong, "are missing, or are no names of the model", "see state_dict_of")
+        for name, value in state.items():
+            expected = tuple(parts[name].shape[1:])
+            ok = tuple(value.shape) == expected
+            require(ok, f"state[{name!r}]", tuple(value.shape), f"must have shape {expected}", "see state_dict_of")
+        with torch.no_grad():
+            for name, value in state.items():
+                parts[name].detach()[m].copy_(value)
+
+    def _names(self) -> Iterator[str]:
+        """Of the state dict; tied parameters are there once, under their first name."""
+        return (name for name in self._skeleton.state_dict() if name in self._stacked or name in self._buffers)
+
+    def _refuse_other_sizes(self, inputs: tuple[Any, ...]) -> None:
+        for x in inputs:
+            if isinstance(x, Tensor):
+                ok = x.dim() > 0 and len(x) == len(self)
+                rule = f"must have a first dimension of {len(self)}, one entry for each member"
+                require(ok, "inputs", tuple(x.shape), rule, "shared=True gives all members the same inputs")
+
+
+def _rows(models: list[nn.Module], kind: str) -> Iterator[tuple[str, list[Tensor]]]:
+    """Each parameter or buffer with its values in all models."""
+    found = [dict(getattr(model, kind)()) for model in models]
+    for name in found[0]:
+        yield name, [tensors[name].detach() for tensors in found]
+
+
+def _described(model: nn.Module) -> list[Any]:
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    return [type(model), *((name, tuple(x.shape), x.dtype, x.device) for name, x in tensors)]
+
+
+def _refuse_unlike(models: list[nn.Module]) -> None:
+    first = _described(models[0])
+    for m, model in enumerate(models[1:], 1):
+        pairs = zip_longest(first, _described(model))
+        differs = next((f"{a} there, {b} here" for a, b in pairs if a != b), None)
+        if differs is not None:
+            raise ValueError(
+                f"models[{m}] is not like models[0] ({differs}): an ensemble stacks models that differ in their values "
+                "alone; make one ensemble for each architecture"
+            )
+
+
+def _refuse_running_statistics(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if getattr(module, "track_running_stats", False) and getattr(module, "running_mean", None) is not None:
+            raise ValueError(
+                f"{type(module).__name__} at {name!r} writes running statistics in training, which a vectorised model "
+                "cannot; use GroupNorm, or track_running_stats=False, or train its members one by one"
+            )

@@ -1,0 +1,164 @@
+"""Members of an ensemble against the same models trained one by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import semaopt
+from semaopt.ensemble import Ensemble
+
+SCALINGS = [
+    semaopt.scalings.SHB(),
+    semaopt.scalings.Adam(beta2=0.99, g0=1e-3),
+    semaopt.scalings.Adam(beta2=0.999, g0=1e-5),
+    semaopt.scalings.AdamPlus(g0=1e-3),  # its norm is over the member's parameters alone
+]
+
+
+def networks(count: int = 4, dtype: torch.dtype = torch.float64) -> list[nn.Module]:
+    made = []
+    for seed in range(count):
+        torch.manual_seed(seed)
+        made.append(nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 3)).to(dtype))
+    return made
+
+
+def data(members: int, steps: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(steps, members, 16, 5, dtype=torch.float64, generator=generator)
+    return x, torch.randint(3, (steps, members, 16), generator=generator)
+
+
+def rates(m: int) -> dict[str, object]:
+    return {"lr": 0.1 / (m + 1), "beta": 0.5 + 0.1 * m, "scaling": SCALINGS[m], "weight_decay": 0.01 * m}
+
+
+def losses_of(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return cross_entropy(scores.transpose(1, 2), y, reduction="none").mean(1)
+
+
+def test_members_with_their_own_rates_end_where_they_would_have_ended_alone():
+    models, (xs, ys) = networks(), data(4)
+    alone = networks()
+    for m, model in enumerate(alone):
+        optimizer = semaopt.ASA(model.parameters(), **rates(m))
+        schedule = semaopt.schedules.Stagewise(optimizer, every=5, factor=0.5)
+        for x, y in zip(xs[:, m], ys[:, m], strict=True):
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            optimizer.step()
+            schedule.step()
+    ensemble = Ensemble(models)
+    optimizer = semaopt.ASA([{"params": ensemble.parameters_of(m), **rates(m)} for m in range(4)])
+    schedule = semaopt.schedules.Stagewise(optimizer, every=5, factor=0.5)
+    for x, y in zip(xs, ys, strict=True):
+        optimizer.zero_grad()
+        ensemble.backward(losses_of(ensemble(x), y))
+        optimizer.step()
+        schedule.step()
+    for m, model in enumerate(alone):
+        torch.testing.assert_close(ensemble.state_dict_of(m), dict(model.state_dict()), rtol=0, atol=1e-12)
+        torch.testing.assert_close(dict(ensemble.member(m).state_dict()), dict(model.state_dict()), rtol=0, atol=1e-12)
+        torch.testing.assert_close(ensemble.member(m)(xs[0, m]), model(xs[0, m]), rtol=0, atol=1e-11)
+
+
+def test_the_models_given_are_left_alone_and_shared_inputs_are_the_same_for_all():
+    models, (xs, _) = networks(), data(4)
+    ensemble = Ensemble(models)
+    expected = torch.stack([model(xs[0, 0]) for model in models])
+    torch.testing.assert_close(ensemble(xs[0, 0], shared=True), expected)
+    before = [x.clone() for model in models for x in model.parameters()]
+    semaopt.ASA(ensemble.parameters_of(1), lr=1.0)
+    ensemble.backward(ensemble(xs[0]).square().mean((1, 2)))
+    for x in ensemble.parameters_of(1):
+        x.data.sub_(x.grad)
+    assert all(torch.equal(a, b) for a, b in zip(before, (x for m in models for x in m.parameters()), strict=True))
+    assert not torch.equal(ensemble(xs[0])[1], expected[1])
+
+
+def test_gradients_add_up_until_they_are_zeroed():
+    ensemble, (xs, ys) = Ensemble(networks()), data(4)
+    ensemble.backward(losses_of(ensemble(xs[0]), ys[0]))
+    once = [x.grad.clone() for x in ensemble.parameters_of(2)]
+    ensemble.backward(losses_of(ensemble(xs[0]), ys[0]))
+    assert all(torch.equal(x.grad, 2 * g) for x, g in zip(ensemble.parameters_of(2), once, strict=True))
+    ensemble.zero_grad()
+    assert all(x.grad is None for m in range(4) for x in ensemble.parameters_of(m))
+
+
+def test_frozen_members_keep_their_values():
+    ensemble, (xs, ys) = Ensemble(networks()), data(4)
+    before = ensemble.state_dict_of(3)
+    optimizer = semaopt.ASA([{"params": ensemble.parameters_of(m)} for m in range(3)])
+    ensemble.backward(losses_of(ensemble(xs[0]), ys[0]))
+    optimizer.step()
+    torch.testing.assert_close(ensemble.state_dict_of(3), before, rtol=0, atol=0)
+    assert not torch.equal(ensemble.state_dict_of(0)["0.weight"], networks()[0][0].weight)
+
+
+def test_a_member_resumes_from_its_state_dict():
+    ensemble, other = Ensemble(networks()), Ensemble(networks(4)[::-1])
+    for m in range(4):
+        other.load_state_dict_of(m, ensemble.state_dict_of(m))
+    x = data(4)[0][0]
+    assert torch.equal(ensemble(x), other(x))
+    with pytest.raises(ValueError, match=r"state=\['0.weight'\]: are missing, or are no names"):
+        other.load_state_dict_of(0, {k: v for k, v in ensemble.state_dict_of(0).items() if k != "0.weight"})
+    wrong = {**ensemble.state_dict_of(0), "3.bias": torch.zeros(4)}
+    with pytest.raises(ValueError, match=r"state\['3.bias'\]=\(4,\): must have shape \(3,\)"):
+        other.load_state_dict_of(0, wrong)
+
+
+def test_dropout_draws_for_each_member_and_evaluation_does_not():
+    torch.manual_seed(0)
+    ensemble = Ensemble([nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)) for _ in range(2)])
+    for m in range(2):
+        ensemble.load_state_dict_of(m, {"0.weight": torch.eye(2), "0.bias": torch.ones(2)})
+    out = ensemble(torch.ones(64, 2), shared=True)
+    assert not torch.equal(out[0], out[1])
+    still = ensemble.eval()(torch.ones(64, 2), shared=True)
+    assert torch.equal(still, torch.full((2, 64, 2), 2.0))
+
+
+def test_tied_weights_and_buffers():
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(3, 3, bias=False)
+            self.second = nn.Linear(3, 3, bias=False)
+            self.second.weight = self.first.weight
+            self.register_buffer("shift", torch.rand(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(self.first(x)) + self.shift
+
+    models = [Tied().double() for _ in range(2)]
+    x = torch.randn(4, 3, dtype=torch.float64)
+    ensemble = Ensemble(models)
+    assert len(ensemble.parameters_of(0)) == 1
+    out = ensemble(x, shared=True)
+    torch.testing.assert_close(out, torch.stack([model(x) for model in models]))
+    ensemble.backward(out.square().mean((1, 2)))
+    models[1](x).square().mean().backward()
+    torch.testing.assert_close(ensemble.parameters_of(1)[0].grad, models[1].first.weight.grad)
+
+
+def test_what_cannot_be_stacked_is_refused():
+    with pytest.raises(ValueError, match=r"models=\[\]: must not be empty"):
+        Ensemble([])
+    with pytest.raises(
+        ValueError, match=r"models\[1\] is not like models\[0\] .*\(2, 3\).*\(2, 4\).*one ensemble for each"
+    ):
+        Ensemble([nn.Linear(3, 2), nn.Linear(4, 2)])
+    with pytest.raises(ValueError, match=r"models\[1\] is not like models\[0\]"):
+        Ensemble([nn.Linear(3, 2), nn.Linear(3, 2, bias=False)])
+    with pytest.raises(ValueError, match=r"BatchNorm1d at '0' writes running statistics.*GroupNorm"):
+        Ensemble([nn.Sequential(nn.BatchNorm1d(3))])
+    ensemble = Ensemble([nn.Linear(3, 2) for _ in range(2)])
+    with pytest.raises(ValueError, match=r"inputs=\(5, 3\): must have a first dimension of 2.*shared=True"):
+        ensemble(torch.ones(5, 3))
+    with pytest.raises(ValueError, match=r"losses=\(\): must have shape \(2,\)"):
+        ensemble.backward(ensemble(torch.ones(2, 5, 3)).mean())
