@@ -7,47 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch import Tensor
 
-from semaopt.experiments import data, methods, metrics, models, ranks
+from semaopt.experiments import data, joint, methods, metrics, ranks
 from semaopt.experiments.runs import Run
-from semaopt.losses import AUCMinMax, WithLoss
 
 _ROWS = 1000  # scored at once when a part is measured
-_ORDERS = 2**62  # added to a seed for the order of the data, so that it is not also the seed of the model
-
-
-class Classified(nn.Module):
-    """A model and its cross-entropy as one module, as :class:`semaopt.losses.WithLoss` is for a min-max loss."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, inputs: Any, labels: Tensor) -> Tensor:
-        """The mean over the batch."""
-        scores = self.model(inputs)
-        if scores.dim() == 1:
-            return binary_cross_entropy_with_logits(scores, labels.to(scores.dtype))
-        return cross_entropy(scores, labels)
-
-
-def joint(run: Run, task: data.Task) -> Classified | WithLoss:
-    """The model of a run with its loss."""
-    kind: dict[str, Any] = {"device": run.machine.device, "dtype": getattr(torch, run.machine.dtype)}
-    chosen = run.training["model"]
-    model = models.build(chosen["name"], task, seed=run.seed, **chosen["options"]).to(**kind)
-    if run.training["loss"] == "cross_entropy":
-        return Classified(model)
-    if task.classes != 2:
-        raise data.DataError(f"loss = 'auc': {task.name} has {task.classes} classes; set data.binary = true")
-    return WithLoss(model, AUCMinMax.from_labels(task.train.labels, **kind))
-
-
-def orders(seed: int) -> torch.Generator:
-    """The random numbers of the order of the data and of the label noise; equal seeds see equal data."""
-    return torch.Generator().manual_seed(_ORDERS + seed)
 
 
 class Member:
@@ -55,29 +20,34 @@ class Member:
 
     def __init__(self, run: Run, task: data.Task) -> None:
         self.run, self.task, self.group = run, task, ranks.current()
-        self.joint = joint(run, task)
+        self.device, self.dtype = run.machine.device, getattr(torch, run.machine.dtype)
+        self.joint = joint.build(run, task)
         self.wrapped = self.group.wrap(self.joint)
         self.steps = math.ceil(len(task.train) / run.training["batch"])
-        self.generator = orders(run.seed)
-        primal = self.joint.primal_parameters() if isinstance(self.joint, WithLoss) else [*self.joint.parameters()]
-        dual = self.joint.dual_parameters() if isinstance(self.joint, WithLoss) else []
+        self.generator = joint.orders(run.seed)
+        sides = joint.sides([list(self.joint.parameters())], self.joint.is_dual())
+        algorithm = run.algorithm
         self.optimizer, self.schedule = methods.build(
-            run.algorithm["name"], run.algorithm["decays"], [run.values], methods.Sides([primal], [dual]), self.steps
+            algorithm["name"], algorithm["decays"], [run.values], sides, self.steps
         )
 
     def draw(self) -> None:
         """The order of the next epoch, and its labels."""
         self.before = self.generator.get_state()
-        self.order = torch.randperm(len(self.task.train), generator=self.generator)
-        self.labels = self.task.train.draw(self.order, self.generator)
+        order = torch.randperm(len(self.task.train), generator=self.generator)
+        labels = self.task.train.draw(order, self.generator)
+        batch = self.run.training["batch"]
+        self.batches = list(zip(torch.split(order, batch), torch.split(labels, batch), strict=True))
 
     def step(self, k: int) -> None:
         """One step on batch k."""
-        batch, device = self.run.training["batch"], self.run.machine.device
-        mine, weight = self.group.part(torch.arange(k * batch, min((k + 1) * batch, len(self.order))))
-        inputs = self.task.train.inputs(self.order[mine], device, getattr(torch, self.run.machine.dtype))
+        rows, labels = self.batches[k]
+        weight = 1.0
+        if self.group.world > 1:
+            mine, weight = self.group.part(torch.arange(len(rows)))
+            rows, labels = rows[mine], labels[mine]
         self.optimizer.zero_grad()
-        loss: Tensor = self.wrapped(inputs, self.labels[mine].to(device))
+        loss: Tensor = self.wrapped(self.task.train.inputs(rows, self.device, self.dtype), labels.to(self.device))
         (loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
 
@@ -92,38 +62,28 @@ class Member:
         self.group.agree(self.joint)
         self.joint.eval()
         found: dict[str, float] = {}
-        wanted = self.run.training["metrics"]
         for name in metrics.PARTS:
-            mine = [metric for metric in wanted if metric.startswith(f"{name}_")]
-            if mine:
+            wanted = joint.measured(self.run, name)
+            if wanted:
                 part = getattr(self.task, name)
-                scores = self._scores(part)
-                found |= {metric: self._value(metric.partition("_")[2], part, scores) for metric in mine}
-        if set(wanted) & set(metrics.BOUNDS):
+                scores, labels = self._scores(part), part.labels.to(self.device)
+                found |= {f"{name}_{what}": self._value(what, labels, scores) for what in wanted}
+        if joint.wants_bounds(self.run):
             found |= metrics.bounds(torch.cat(metrics.scaling_values(self.optimizer)))
         self.joint.train()
         return [found]
 
     @torch.no_grad()
     def _scores(self, part: data.Part) -> Tensor:
-        group, machine = self.group, self.run.machine
-        rows = torch.arange(len(part))[group.rank :: group.world]
-        parts = [
-            self.joint.model(part.inputs(index, machine.device, getattr(torch, machine.dtype)))
-            for index in torch.split(rows, _ROWS)
-        ]
-        return group.gather(torch.cat(parts), len(part))
+        rows = torch.arange(len(part))[self.group.rank :: self.group.world]
+        parts = [self.joint(part.inputs(index, self.device, self.dtype)) for index in torch.split(rows, _ROWS)]
+        return self.group.gather(torch.cat(parts), len(part))
 
     @torch.no_grad()
-    def _value(self, what: str, part: data.Part, scores: Tensor) -> float:
-        labels = part.labels.to(scores.device)
-        if what == "auc":
-            return metrics.area_under_curve(scores, labels)
-        if what == "accuracy":
-            return metrics.accuracy(scores, labels)
-        if isinstance(self.joint, WithLoss):
-            return float(self.joint.loss(scores, labels))
-        return float(metrics.class_loss(scores, labels, self.task.train.noise, self.task.classes))
+    def _value(self, what: str, labels: Tensor, scores: Tensor) -> float:
+        if what == "loss" and self.joint.auc is not None:
+            return float(self.joint.auc(scores, labels))
+        return joint.value(what, self.task, labels, scores)
 
     def state_dict(self) -> dict[str, Any]:
         """Model, optimizer, schedule, and the random numbers as they were before the epoch that is under way."""
@@ -133,7 +93,7 @@ class Member:
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "before": self.before,
             "torch": torch.get_rng_state(),
-            "cuda": _cuda_state(self.run),
+            "cuda": torch.cuda.get_rng_state(self.device) if self.device.startswith("cuda") else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -146,11 +106,7 @@ class Member:
         self.draw()
         torch.set_rng_state(state["torch"])
         if state["cuda"] is not None:
-            torch.cuda.set_rng_state(state["cuda"], self.run.machine.device)
-
-
-def _cuda_state(run: Run) -> Tensor | None:
-    return torch.cuda.get_rng_state(run.machine.device) if run.machine.device.startswith("cuda") else None
+            torch.cuda.set_rng_state(state["cuda"], self.device)
 
 
 def all_finite(tensors: Sequence[Tensor]) -> bool:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _SHOWN = 10
 _MOST_TRIALS = 100_000
+#: Models that are faster as one vectorised model; convolutions and molecules are faster in processes of their own.
+VECTORISED = ("mlp", "logistic")
 
 
 class SpecError(ValueError):
@@ -103,6 +105,7 @@ def check(spec: Spec, where: str) -> None:
     """What needs more than one key to see."""
     problems = [
         *_names(spec),
+        *_seeds(spec),
         *(text for k, method in enumerate(spec.methods) for text in _method(spec, method, f"methods[{k}]")),
     ]
     if not problems:
@@ -116,12 +119,18 @@ def _names(spec: Spec) -> Iterator[str]:
         yield f"data.name={spec.data.name!r}: unknown data set; {near(spec.data.name, data.NAMES)}"
     if spec.model.name not in models.NAMES:
         yield f"model.name={spec.model.name!r}: unknown model; {near(spec.model.name, models.NAMES)}"
+    if spec.together > 1 and spec.model.name not in VECTORISED:
+        known = " and ".join(VECTORISED)
+        yield f"together={spec.together}: only {known} are trained as one; leave it out for {spec.model.name}"
     names = [method.name for method in spec.methods]
     for name in {name for name in names if names.count(name) > 1}:
         yield f"methods: {name!r} is there twice; every method needs a name of its own"
     for name in spec.claim.order:
         if name not in names:
             yield f"claim.order: {name!r} is no method; {near(name, names)}"
+
+
+def _seeds(spec: Spec) -> Iterator[str]:
     seeds = spec.seeds
     for name in ("tuning", "final"):
         listed = getattr(seeds, name)

@@ -15,6 +15,7 @@ from semaopt.experiments import data, ranks
 from semaopt.experiments.checkpoint import Checkpoint
 from semaopt.experiments.files import canonical
 from semaopt.experiments.member import Member
+from semaopt.experiments.members import Members
 from semaopt.experiments.runs import Unit
 from semaopt.experiments.store import Result
 from semaopt.experiments.workers import count_epoch
@@ -75,7 +76,8 @@ def train(unit: Unit) -> list[Result]:
     group = ranks.current()
     kept = Checkpoint(unit.folder, unit.key)
     loaded = group.share(kept.load() if group.first else None)
-    trainee: Trainee = Member(first, task(first.training["data"]))
+    content = task(first.training["data"])
+    trainee: Trainee = Member(first, content) if len(unit.runs) == 1 else Members(unit.runs, content)
     at = Progress(unit)
     if loaded is not None:
         trainee.load_state_dict(loaded["trainee"])
