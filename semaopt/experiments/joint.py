@@ -60,9 +60,10 @@ def build(run: Run, task: data.Task) -> Joint:
 
 
 def sides(parameters: list[list[Parameter]], dual: list[bool]) -> methods.Sides:
-    """The parameters of members that are minimized over, and those that are maximized over."""
+    """What is minimized and what is maximized over, of lists that hold the parameters of one or more models each."""
     split = [
-        [[x for x, y in zip(own, dual, strict=True) if y is wanted] for own in parameters] for wanted in (False, True)
+        [[x for i, x in enumerate(own) if dual[i % len(dual)] is wanted] for own in parameters]
+        for wanted in (False, True)
     ]
     return methods.Sides(split[0], split[1])
 

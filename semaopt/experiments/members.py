@@ -11,6 +11,7 @@ from torch import Tensor
 
 from semaopt.ensemble import Ensemble
 from semaopt.experiments import data, joint, methods, metrics
+from semaopt.experiments.files import canonical
 from semaopt.experiments.member import all_finite
 from semaopt.experiments.runs import Run
 
@@ -31,12 +32,12 @@ class Members:
         seeds = list(dict.fromkeys(run.seed for run in runs))
         self.generators = [joint.orders(seed) for seed in seeds]
         self.stream = torch.tensor([seeds.index(run.seed) for run in runs])
-        sides = joint.sides([self.ensemble.parameters_of(m) for m in range(len(runs))], models[0].is_dual())
+        values, owners = _settings(runs)
+        parameters = [[x for m in mine for x in self.ensemble.parameters_of(m)] for mine in owners]
+        sides = joint.sides(parameters, models[0].is_dual())
         self.is_auc = models[0].auc is not None
         algorithm = first.algorithm
-        self.optimizer, self.schedule = methods.build(
-            algorithm["name"], algorithm["decays"], [run.values for run in runs], sides, self.steps
-        )
+        self.optimizer, self.schedule = methods.build(algorithm["name"], algorithm["decays"], values, sides, self.steps)
 
     def draw(self) -> None:
         """The order of the next epoch, and its labels, for each seed."""
@@ -110,3 +111,15 @@ class Members:
         for generator, before in zip(self.generators, state["before"], strict=True):
             generator.set_state(before)
         self.draw()
+
+
+def _settings(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[list[int]]]:
+    """The different settings, and the runs that have each: they are one param group, which saves starting steps.
+
+    Not where coordinates meet: Adam+ scales by the norm of its group, and the bounds of s are those of one run.
+    """
+    alone = joint.wants_bounds(runs[0]) or runs[0].values.get("scaling") == "adam+"
+    found: dict[str, list[int]] = {}
+    for m, run in enumerate(runs):
+        found.setdefault(f"{m}" if alone else canonical(run.values), []).append(m)
+    return [runs[mine[0]].values for mine in found.values()], list(found.values())
