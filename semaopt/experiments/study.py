@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from semaopt.experiments import ranks, training, tuning
+from semaopt.experiments import figure, ranks, report, training, tuning
 from semaopt.experiments.files import finite, owned, write_whole
 from semaopt.experiments.results import Final, Finding, Results, Session, to_json
 from semaopt.experiments.runner import Place, Runner, Watch
@@ -133,8 +133,6 @@ def conduct(
 
 def write(results: Results, out: Path) -> None:
     """Write everything that people look at; the page comes last, so that it never shows what is not there."""
-    from semaopt.experiments import figure, report
-
     for finding in results.findings:
         whole = figure.whole(finding)
         write_whole(out / f"{finding.name}.svg", whole.svg)

@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
-from semaopt.experiments.store import Result
 
 from semaopt.experiments import figure, report
 from semaopt.experiments.compare import mean_and_std, number
+from semaopt.experiments.store import Result
 from tests.experiments.tiny import AUC, a_spec, go
 
 HOSTILE = '<script>alert("&")</script>'

@@ -185,9 +185,9 @@ def test_successive_halving_gives_up_early_and_goes_on_from_there(tmp_path, monk
 
 def test_figure_three_measures_bounds(tmp_path):
     methods = [
-        {"name": "adam", "label": "Adam", "algorithm": "ASA", "options": {"lr": 1e-2, "beta": 0.9, "g0": 1e-7}},
-        {"name": "bound", "label": "AdaBound", "algorithm": "ASA", "options": {"lr": 1e-2, "beta": 0.9, "scaling": "adabound"}},
-    ]  # fmt: skip
+        {"name": name, "label": label, "algorithm": "ASA", "options": {"lr": 1e-2, "beta": 0.9, "scaling": scaling}}
+        for name, label, scaling in (("adam", "Adam", "adam"), ("bound", "AdaBound", "adabound"))
+    ]
     claim = {"text": "Bounded.", "metric": "s_max", "order": []}
     raw = {"methods": methods, "claim": claim, "metrics": ["s_min", "s_max"], "together": 2}
     spec = study.Spec.model_validate({**a_spec().model_dump(exclude={"tuning"}), **raw})

@@ -198,7 +198,7 @@ def test_dtype_is_heeded(tmp_path):
 
 
 def test_the_auc_needs_two_classes(tmp_path):
-    with pytest.raises(data.DataError, match="digits has 10 classes; set data.binary = true"):
+    with pytest.raises(data.DataError, match=r"digits has 10 classes; set data\.binary = true"):
         train(tmp_path, a_run("sgda", {"lr": 0.1, "dual_lr": 0.1}, **{**AUC, "data": {}}))
 
 
