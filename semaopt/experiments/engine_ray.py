@@ -71,7 +71,7 @@ class RayWorkers:
                 raise error.cause from error
             return Failure(f"{type(error.cause).__name__}: {error.cause}")
         except self.ray.exceptions.RayError as error:
-            return Failure(f"its worker died {ATTEMPTS} times: {str(error).splitlines()[0]}")
+            return Failure(f"Ray gave it up: {str(error).splitlines()[0]}")
 
 
 def _one_threaded(work: Callable[[Job], Done], job: Job) -> Done:
