@@ -1,5 +1,6 @@
 # make reproduce   the experiments in small and their report (minutes)
 # make test        lint, types, all tests
+# make docs        the documentation, into site/
 # Each makes its own .venv and installs what it needs.
 
 PYTHON ?= python3
@@ -7,7 +8,7 @@ BIN := .venv/bin
 # torch first: whatever is installed after it then finds its requirement met.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: reproduce test lint clean
+.PHONY: reproduce test lint docs clean
 
 reproduce: .venv/experiments
 	$(BIN)/semaopt reproduce --scale quick
@@ -19,6 +20,10 @@ lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: .venv/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open site/index.html"
 
 .venv/torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -32,8 +37,12 @@ lint: .venv/dev
 	@touch $@
 
 .venv/dev: .venv/torch pyproject.toml
-	$(INSTALL) --editable '.[experiments,molecules,dev]'
-	@touch $@ .venv/experiments
+	$(INSTALL) --editable '.[experiments,molecules,docs,dev]'
+	@touch $@ .venv/experiments .venv/docs
+
+.venv/docs: .venv/torch pyproject.toml
+	$(INSTALL) --editable '.[docs]'
+	@touch $@
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,8 +3,8 @@
     python benchmarks/state_dtype.py [--sets digits cifar10] [--seeds 5] [--out state_dtype.json]
 
 The same network from the same seeds sees the same batches, with v and u in float32 and in bf16 (stochastic rounding).
-A third arm runs float32 from other seeds: the spread between seeds is the yardstick. CIFAR-10 is read from
-$SEMAOPT_DATA/cifar-10-batches-py, the first 10,000 images.
+A third arm runs float32 from other seeds: the spread between seeds is the yardstick. Of CIFAR-10 (`semaopt data list`
+says where it is read from) 10,000 images are taken.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import pickle
 import statistics
 from pathlib import Path
 
@@ -23,28 +21,21 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import semaopt
+from semaopt.experiments import data
 
 
 def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    data = load_digits()
-    x, y = torch.tensor(data.data, dtype=torch.float32) / 16, torch.tensor(data.target)
+    found = load_digits()
+    x, y = torch.tensor(found.data, dtype=torch.float32) / 16, torch.tensor(found.target)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     train, test = order[:1200], order[1200:]
     return x[train], y[train], x[test], y[test]
 
 
 def cifar10() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    root = os.environ.get("SEMAOPT_DATA")
-    folder = Path(root or "", "cifar-10-batches-py")
-    if root is None or not folder.is_dir():
-        raise FileNotFoundError(f"the official files of CIFAR-10 belong into {folder} of $SEMAOPT_DATA ({root})")
-
-    def read(name: str) -> tuple[Tensor, Tensor]:
-        batch = pickle.loads((folder / name).read_bytes(), encoding="bytes")
-        return torch.tensor(batch[b"data"]).view(-1, 3, 32, 32).float() / 127.5 - 1, torch.tensor(batch[b"labels"])
-
-    x, y = read("data_batch_1")
-    return x, y, *read("test_batch")
+    task = data.load("cifar10", subset=10_000)
+    parts = ((part.inputs(torch.arange(len(part))), part.labels) for part in (task.train, task.test))
+    return tuple(tensor for pair in parts for tensor in pair)
 
 
 def network(name: str) -> nn.Module:
@@ -59,12 +50,14 @@ def network(name: str) -> nn.Module:
     return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
 
 
-def train(name: str, data: tuple[Tensor, ...], seed: int, state_dtype: torch.dtype | None, epochs: int) -> list[float]:
+def train(
+    name: str, examples: tuple[Tensor, ...], seed: int, state_dtype: torch.dtype | None, epochs: int
+) -> list[float]:
     """Training loss and test accuracy at the end."""
     torch.manual_seed(seed)
     model = network(name)
     optimizer = semaopt.ASA(model.parameters(), lr=1e-3, beta=0.9, state_dtype=state_dtype, rounding_seed=seed)
-    x, y, x_test, y_test = data
+    x, y, x_test, y_test = examples
     every = max(1, epochs // 3) * (len(x) // 64)
     schedule = semaopt.schedules.Stagewise(optimizer, every=every, factor=0.2)
     for _ in range(epochs):
@@ -90,11 +83,11 @@ SETS = {"digits": (digits, 30), "cifar10": (cifar10, 9)}
 
 def compare(name: str, seeds: int) -> dict[str, object]:
     load, epochs = SETS[name]
-    data = load()
+    examples = load()
     arms = {
-        "float32": [train(name, data, seed, None, epochs) for seed in range(seeds)],
-        "bf16": [train(name, data, seed, torch.bfloat16, epochs) for seed in range(seeds)],
-        "float32, other seeds": [train(name, data, 100 + seed, None, epochs) for seed in range(seeds)],
+        "float32": [train(name, examples, seed, None, epochs) for seed in range(seeds)],
+        "bf16": [train(name, examples, seed, torch.bfloat16, epochs) for seed in range(seeds)],
+        "float32, other seeds": [train(name, examples, 100 + seed, None, epochs) for seed in range(seeds)],
     }
     report: dict[str, object] = {"epochs": epochs, "seeds": seeds, "arms": arms}
     print(f"{name}, {epochs} epochs, {seeds} seeds (mean and standard deviation)")
@@ -122,7 +115,7 @@ def main() -> None:
     for name in given.sets:
         try:
             results[name] = compare(name, given.seeds)
-        except FileNotFoundError as error:
+        except data.DataError as error:
             print(f"without {name}: {error}")
     if given.out is not None:
         given.out.write_text(json.dumps(results, indent=1))

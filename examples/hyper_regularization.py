@@ -19,7 +19,6 @@ import torch
 from torch.nn.functional import softplus
 
 import semaopt
-from semaopt.problems.bilevel import LogisticBilevel
 
 SIZES = {"breast_cancer": (150, 250), "ijcnn1": (400, 2000)}  # training, validation; the rest is for the test
 DECAY = {"breast_cancer": 3e-4, "ijcnn1": 0.0}  # pulls the logarithms to 0: separable data would send them to -inf
@@ -51,11 +50,50 @@ def split(name, seed):
     return [(a[cut], b[cut]) for cut in cuts], [*names, "constant"]
 
 
+class Regularization:
+    """f is the validation loss of y, g the training loss plus sum_j exp(x_j) y_j^2 / 2; y*(x) by Newton's method."""
+
+    def __init__(self, train, valid, batch, seed):
+        self.train, self.valid, self.batch = train, valid, batch
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def sample(self, data):
+        a, b = data
+        i = torch.randint(len(b), (self.batch,), generator=self.generator)
+        return a[i], b[i]
+
+    def outer(self, x, y):
+        return loss(y, *self.sample(self.valid))
+
+    def inner(self, x, y):
+        return loss(y, *self.sample(self.train)) + (x.exp() * y.square()).sum() / 2
+
+    def solution(self, x, steps=50):
+        (a, b), weight = self.train, x.detach().exp()
+        y = torch.zeros_like(weight)
+
+        def g(y):
+            return loss(y, a, b) + (weight * y.square()).sum() / 2
+
+        for _ in range(steps):
+            s = torch.sigmoid(b * (a @ y))
+            gradient = a.T @ (-b * (1 - s)) / len(b) + weight * y
+            hessian = (a * (s * (1 - s) / len(b))[:, None]).T @ a + torch.diag(weight)
+            step = torch.linalg.solve(hessian, gradient)
+            while g(y - step) > g(y) and step.norm() > 1e-12:
+                step = step / 2
+            y = y - step
+        return y
+
+
+def loss(y, a, b):
+    return softplus(-b * (a @ y)).mean()
+
+
 def quality(y, data):
     """Mean loss and share of right answers."""
     a, b = data
-    margins = b * (a @ y)
-    return softplus(-margins).mean().item(), (margins > 0).double().mean().item()
+    return loss(y, a, b).item(), (b * (a @ y) > 0).double().mean().item()
 
 
 def best_common_weight(problem, valid, features):
@@ -67,16 +105,15 @@ def best_common_weight(problem, valid, features):
 
 def learn(problem, valid, decay, steps, report):
     """Adaptive SMB with a tracked linear system; the validation loss of the exact lower solution along the way."""
-    x, y = problem.start(log_weight=-2.0)
-    y.data = problem.solution(x)  # an untrained y would ask for less regularization, whatever it is
+    x = torch.nn.Parameter(torch.full_like(problem.train[0][0], -2.0))
+    y = torch.nn.Parameter(problem.solution(x))  # an untrained y would ask for less regularization, whatever it is
     optimizer = semaopt.SMB(upper=[x], lower=[y], lr=0.01, lower_lr=0.5, scaling="adam", weight_decay=decay)
-    outer, inner = problem.outer(x, y), problem.inner(x, y)
     curve = []
     for t in range(steps + 1):
         if t % max(1, steps // 20) == 0:
             curve.append((t, quality(problem.solution(x), valid)[0]))
             report(*curve[-1])
-        optimizer.step(outer, inner)
+        optimizer.step(lambda: problem.outer(x, y), lambda: problem.inner(x, y))
     return x.detach(), curve
 
 
@@ -108,16 +145,16 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
 
     (train, valid, test), names = split(options.data, options.seed)
-    problem = LogisticBilevel(train, valid, batch=options.batch, seed=options.seed)
+    problem = Regularization(train, valid, options.batch, options.seed)
 
-    def report(t, loss):
-        print(f"step {t:5d}   validation loss {loss:.4f}", flush=True)
+    def report(t, reached):
+        print(f"step {t:5d}   validation loss {reached:.4f}", flush=True)
 
     weights, curve = learn(problem, valid, DECAY[options.data], options.steps, report)
     common = best_common_weight(problem, valid, len(names))
     for name, y in (("best common weight", common), ("one weight a feature", problem.solution(weights))):
-        (v, _), (loss, right) = quality(y, valid), quality(y, test)
-        print(f"{name:22s} validation loss {v:.4f}   test loss {loss:.4f}   test accuracy {right:.4f}")
+        (v, _), (tested, right) = quality(y, valid), quality(y, test)
+        print(f"{name:22s} validation loss {v:.4f}   test loss {tested:.4f}   test accuracy {right:.4f}")
     if options.figure:
         draw(options.figure, curve, quality(common, valid)[0], weights, names)
         print(f"wrote {options.figure}")

@@ -1,11 +1,13 @@
 """Stochastic optimization with the moving-average gradient estimator (SEMA)."""
 
 from semaopt import baselines as baselines
+from semaopt import diagnostics as diagnostics
 from semaopt import ensemble as ensemble
 from semaopt import estimator as estimator
 from semaopt import hypergradient as hypergradient
 from semaopt import kernels as kernels
 from semaopt import losses as losses
+from semaopt import problems as problems
 from semaopt import projections as projections
 from semaopt import scalings as scalings
 from semaopt import schedules as schedules

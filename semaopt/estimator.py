@@ -59,10 +59,17 @@ def sema_(state: Mapping[str, Tensor], key: str, sample: Tensor, gamma: Rate, t:
         # Written through a view: torch.compile takes a 0-dimensional float64 tensor for a Python number and loses
         # what is written to it.
         track_(weight.view(1), torch.ones(1, dtype=weight.dtype, device=weight.device), gamma)
-        return track_(v, sample, gamma) / scalar(weight, v)
+        track_(v, sample, gamma)
+        return estimate(state, key, corrected=True)
     if isinstance(t, Tensor):
         return track_(v, sample, torch.where(t == 0, 1.0, gamma))
     return track_(v, sample, 1.0 if t == 0 else gamma)
+
+
+def estimate(state: Mapping[str, Tensor], key: str, *, corrected: bool) -> Tensor:
+    """What :func:`sema_` returned last for ``state[key]``, read again without a step."""
+    v = state[key]
+    return v / scalar(state[f"{key}_weight"], v) if corrected else v
 
 
 def group_norm(tensors: list[Tensor]) -> Tensor:

@@ -34,6 +34,7 @@ class InBackward:
             group = self.optimizer.param_groups[k]  # load_state_dict makes new ones
             _step_one(self.optimizer, group, k, i, x)
             x.grad = None
+            self.optimizer.__dict__["_opt_called"] = True  # torch's schedulers ask whether a step came before theirs
 
         return arrived
 

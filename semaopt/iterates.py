@@ -6,6 +6,7 @@ The theorems bound the gradient at :math:`x_\tau` (``alg:adam``, line 7). People
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -22,7 +23,8 @@ class Iterates:
     r"""Follows an optimizer by hooks and keeps :math:`x_\tau`, the estimate that belongs to it, and the average.
 
     After steps t = 0..T, ``sampled()`` is :math:`x_\tau` with tau uniform on 0..T: reservoir sampling replaces the
-    kept iterate by :math:`x_t` with probability 1/(t+1). ``average()`` is the mean of :math:`x_0, \dots, x_T`.
+    kept iterate by :math:`x_t` with probability 1/(t+1), and draws in advance when it does so next. ``average()`` is
+    the mean of :math:`x_0, \dots, x_T`.
 
     Args:
         optimizer: any torch optimizer; one of semaopt also gives ``estimate()``.
@@ -47,6 +49,7 @@ class Iterates:
         require(ok, "keep", keep, "must name 'sampled', 'average' or both", "last() costs nothing and is always there")
         self.optimizer = optimizer
         self.keep = tuple(keep)
+        self._averages = "average" in keep
         self.generator = torch.Generator().manual_seed(seed)
         self.reset()
         self._handles = [
@@ -58,6 +61,7 @@ class Iterates:
         """Forget what was kept: the next step is t = 0."""
         self.t = 0
         self.tau = -1
+        self._next: float = 0 if "sampled" in self.keep else math.inf
         self._kept: dict[str, list[Tensor]] = {}
 
     def remove(self) -> None:
@@ -72,24 +76,34 @@ class Iterates:
         v: Tensor = self.optimizer.state.get(x, {}).get("v", torch.zeros_like(x))
         return v
 
-    @torch.no_grad()
+    # The hooks run in every step: they decide first, and enter no_grad only if there is something to keep.
     def _before(self, *_: Any) -> None:
+        if self.t >= self._next or self._averages:
+            self._keep()
+
+    def _after(self, *_: Any) -> None:
+        if self.tau == self.t:
+            self._keep_estimate()
+        self.t += 1
+
+    @torch.no_grad()
+    def _keep(self) -> None:
         xs = self._params()
-        accept = torch.rand((), generator=self.generator).item() * (self.t + 1) < 1
-        if "sampled" in self.keep and accept:
+        if "sampled" in self.keep and self.t >= self._next:
             self.tau = self.t
             self._copy("sampled", xs)
-        if "average" in self.keep:
+            # x_s replaces x_t first if none of t+1..s-1 did, which has the probability (t+1)/s: s = floor((t+1)/U).
+            chance = torch.rand((), generator=self.generator, dtype=torch.float64).item()
+            self._next = int((self.t + 1) / max(chance, 1e-300))
+        if self._averages:
             if self.t == 0:
                 self._kept["average"] = [x.detach().to(state_dtype(x), copy=True) for x in xs]
             for mean, x in zip(self._kept["average"], xs, strict=True):
                 track_(real(mean), real(x.to(mean.dtype)), 1 / (self.t + 1))
 
     @torch.no_grad()
-    def _after(self, *_: Any) -> None:
-        if self.tau == self.t:
-            self._copy("estimate", [self._v(x) for x in self._params()])
-        self.t += 1
+    def _keep_estimate(self) -> None:
+        self._copy("estimate", [self._v(x) for x in self._params()])
 
     def _copy(self, key: str, tensors: list[Tensor]) -> None:
         if key not in self._kept:
@@ -144,7 +158,7 @@ class Iterates:
     def state_dict(self) -> dict[str, Any]:
         """Plain values and tensors: what was kept, and the state of the random numbers."""
         kept = {key: [x.clone() for x in tensors] for key, tensors in self._kept.items()}
-        return {"t": self.t, "tau": self.tau, "kept": kept, "generator": self.generator.get_state()}
+        return {"t": self.t, "tau": self.tau, "next": self._next, "kept": kept, "generator": self.generator.get_state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave."""
@@ -157,7 +171,7 @@ class Iterates:
                 "must have the shapes of the optimizer's parameters",
                 "load it into the same model",
             )
-        self.t, self.tau = state_dict["t"], state_dict["tau"]
+        self.t, self.tau, self._next = state_dict["t"], state_dict["tau"], state_dict["next"]
         self._kept = {
             key: [kept.to(x.device, copy=True) for kept, x in zip(tensors, self._params(), strict=True)]
             for key, tensors in state_dict["kept"].items()

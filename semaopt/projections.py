@@ -133,6 +133,9 @@ class SpectralBall:
     def __call__(self, y: Tensor) -> Tensor:
         shape = tuple(y.shape)
         require(y.dim() >= 2, "shape", shape, "a spectral norm needs a matrix", "Ball(radius) projects a vector")
+        if 1 in shape[-2:]:  # one row or column: its only singular value is its length
+            length = torch.linalg.vector_norm(y.to(_wide(y)), dim=(-2, -1), keepdim=True)
+            return y.copy_(y * (self.radius / length).clamp_max(1.0))
         u, s, vh = torch.linalg.svd(y.to(_wide(y)), full_matrices=False)
         clipped = (u * s.clamp_max(self.radius).unsqueeze(-2)) @ vh
         outside = s.amax(-1)[..., None, None] > self.radius

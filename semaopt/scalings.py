@@ -27,7 +27,7 @@ from torch import Tensor
 
 from semaopt import _describe
 from semaopt._check import check_beta, check_bounds, is_real, require
-from semaopt.estimator import COUNTERS, Rate, scalar, sema_, track_
+from semaopt.estimator import COUNTERS, Rate, estimate, scalar, sema_, track_
 
 
 class Seen(NamedTuple):
@@ -47,7 +47,11 @@ class Seen(NamedTuple):
 
 @runtime_checkable
 class Scaling(Protocol):
-    """One row of Table 2. ``update_`` works in place on its buffers and returns u_{t+1}."""
+    """One row of Table 2. ``update_`` works in place on its buffers and returns u_{t+1}.
+
+    The rows here also have ``read(m, seen)``, the u_{t+1} that ``update_`` returned last, from the buffers alone
+    (``seen.g`` is not looked at): :class:`semaopt.diagnostics.Monitor` measures s with it. Yours may have one too.
+    """
 
     @property
     def g0(self) -> float:
@@ -78,6 +82,9 @@ class SHB:
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> float:
         return 1.0
 
+    def read(self, m: Mapping[str, Tensor], seen: Seen) -> float:
+        return 1.0
+
     def bounds(self, G: float) -> tuple[float, float]:
         return 1.0, 1.0
 
@@ -97,6 +104,9 @@ class Adam:
 
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
         return sema_(m, "u", seen.g.square(), 1 - self.beta2, seen.t, corrected=seen.corrected)
+
+    def read(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
+        return estimate(m, "u", corrected=seen.corrected)
 
     def bounds(self, G: float) -> tuple[float, float]:
         return 1 / (G + self.g0), 1 / self.g0
@@ -119,6 +129,9 @@ class AMSGrad:
         sema_(m, "u", seen.g.square(), 1 - self.beta2, seen.t, corrected=seen.corrected)
         # The clone leaves what maximum saved for differentiable=True untouched by copy_.
         m["u_max"].copy_(torch.maximum(m["u_max"].clone(), m["u"]))
+        return self.read(m, seen)
+
+    def read(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
         # As torch does: the largest uncorrected average, divided by the newest weight.
         return m["u_max"] / scalar(m["u_weight"], m["u_max"]) if seen.corrected else m["u_max"]
 
@@ -140,6 +153,9 @@ class AdaFom:
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
         return track_(m["u_mean"], seen.g.square(), 1 / (seen.t + 1))
 
+    def read(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
+        return m["u_mean"]
+
     def bounds(self, G: float) -> tuple[float, float]:
         return 1 / (G + self.g0), 1 / self.g0
 
@@ -156,6 +172,9 @@ class AdamPlus:
         check_g0(self.g0)
 
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
+        return seen.norm()
+
+    def read(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
         return seen.norm()
 
     def bounds(self, G: float) -> tuple[float, float]:
@@ -178,8 +197,11 @@ class AdaBound:
         check_beta("beta2", self.beta2)
 
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
-        u = sema_(m, "u", seen.g.square(), 1 - self.beta2, seen.t, corrected=seen.corrected)
-        return u.clamp(self.c_u**-2, self.c_l**-2)
+        sema_(m, "u", seen.g.square(), 1 - self.beta2, seen.t, corrected=seen.corrected)
+        return self.read(m, seen)
+
+    def read(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
+        return estimate(m, "u", corrected=seen.corrected).clamp(self.c_u**-2, self.c_l**-2)
 
     def bounds(self, G: float) -> tuple[float, float]:
         return self.c_l, self.c_u

@@ -1,5 +1,6 @@
 """Every example runs as its users run it."""
 
+import os
 import re
 import subprocess
 import sys
@@ -25,3 +26,53 @@ def test_auc():
 
 def test_the_auc_example_stays_short():
     assert len((EXAMPLES / "auc.py").read_text().splitlines()) <= 40
+
+
+def run(*command: object) -> str:
+    """What an example prints, started as its first lines say."""
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *map(str, command)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--shard"]], ids=["ddp", "fsdp2"])
+def test_ddp(options):
+    pytest.importorskip("sklearn", reason="the example needs scikit-learn, of the extra 'experiments'")
+    text = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, EXAMPLES / "ddp.py", *options)
+    found = dict(re.findall(r"process (\d) of 2: test accuracy (\d\.\d{4})", text))
+    assert sorted(found) == ["0", "1"]
+    assert found["0"] == found["1"]
+    assert float(found["0"]) > 0.85
+
+
+@pytest.mark.slow
+def test_lightning():
+    for needed in ("sklearn", "lightning"):
+        pytest.importorskip(needed, reason="the example needs it")
+    [(accuracy, lr, beta)] = re.findall(
+        r"accuracy (\S+)   lr (\S+)   beta (\S+)", run(EXAMPLES / "lightning_digits.py")
+    )
+    assert float(accuracy) > 0.85
+    assert float(lr) == pytest.approx(3e-3 * 0.2**2)  # 6 epochs of 47 batches
+    assert float(beta) == pytest.approx(1 - 0.1 * 0.2**2)
+
+
+@pytest.mark.slow
+def test_own_scaling():
+    pytest.importorskip("sklearn", reason="the example needs scikit-learn, of the extra 'experiments'")
+    found = dict(re.findall(r"^(.+?) +test accuracy (\S+)$", run(EXAMPLES / "own_scaling.py"), re.MULTILINE))
+    assert list(found) == ["adam", "shb", "one per tensor"]
+    assert min(map(float, found.values())) > 0.85
+
+
+@pytest.mark.slow
+def test_ensemble():
+    pytest.importorskip("sklearn", reason="the example needs scikit-learn, of the extra 'experiments'")
+    text = run(EXAMPLES / "ensemble.py")
+    found = {lr: float(mean) for lr, mean in re.findall(r"^lr (\S+) +test accuracy (\S+) \(", text, re.MULTILINE)}
+    assert len(found) == 8
+    assert 0.85 < found["0.01"] == max(found.values())
+    assert "24 models in" in text

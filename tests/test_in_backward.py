@@ -86,7 +86,6 @@ def test_schedules_move_its_groups():
     schedules = [semaopt.schedules.Stagewise(o, every=2, factor=0.5) for o in (training.optimizer, optimizer)]
     for k in range(6):
         loss(inside, k).backward()
-        training.optimizer.step()  # moves nothing; torch's schedulers want to see it
         train_after(after, optimizer, [k])
         for schedule in schedules:
             schedule.step()

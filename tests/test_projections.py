@@ -189,3 +189,12 @@ def test_a_callable_of_ones_own():
         ValueError, match=r"project=None: the checkpoint was written with the project 'tests.*own', which"
     ):
         projections.restore(description, None)
+
+
+@pytest.mark.parametrize("shape", [(5, 1, 3), (5, 3, 1), (2, 5, 1, 1)])
+def test_spectral_ball_of_rows_and_columns_is_that_of_matrices(shape):
+    y = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y.view(-1, *shape[-2:])[0] = 0.0
+    padded = torch.nn.functional.pad(y, (0, 2, 0, 2))  # zeros: the same singular value, by the general path
+    expected = SpectralBall(0.9)(padded)[..., : shape[-2], : shape[-1]]
+    torch.testing.assert_close(SpectralBall(0.9)(y), expected)

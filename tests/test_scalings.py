@@ -164,6 +164,13 @@ def test_clip_scaling_holds_s_between_its_bounds(name):
         previous = after
 
 
+def test_a_clipped_number_is_not_rounded_to_float32():
+    x = torch.nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
+    x.grad = torch.ones_like(x)
+    semaopt.ASA([x], lr=1.0, scaling="shb", clip_scaling=(0.2, 0.3)).step()
+    assert x.item() == pytest.approx(0.7, rel=1e-15)
+
+
 def test_clip_scaling_from_the_definition():
     x = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
     x.grad = torch.tensor([1e-3, 0.1, 10.0], dtype=torch.float64)

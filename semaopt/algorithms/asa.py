@@ -30,8 +30,9 @@ def descend_(x: Tensor, v: Tensor, u: Tensor | float, g0: float, rates: Rates) -
     """``x <- x - eta s v`` with ``s = 1/(sqrt(u) + g0)``, held in [c_l, c_u] if asked for."""
     inverse_s = u**0.5 + g0
     if rates.clip is not None:
-        c_l, c_u = rates.clip
-        inverse_s = torch.as_tensor(inverse_s).clamp(1 / c_u, 1 / c_l)
+        low, high = 1 / rates.clip[1], 1 / rates.clip[0]
+        # SHB's u is a Python number: as a tensor it would be rounded to float32.
+        inverse_s = inverse_s.clamp(low, high) if isinstance(inverse_s, Tensor) else min(max(inverse_s, low), high)
     x.sub_(v / inverse_s * rates.eta)
 
 

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 import semaopt
+from semaopt.experiments.check import check
 from semaopt.experiments.data import command as data_command
 from semaopt.experiments.show import Bar
 
@@ -200,6 +201,8 @@ def tune(  # noqa: PLR0917  # typer makes options of them
     if ranks.leading():
         typer.echo(table.to_markdown())
 
+
+app.command()(check)
 
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 

@@ -69,7 +69,7 @@ class Member:
                 scores, labels = self._scores(part), part.labels.to(self.device)
                 found |= {f"{name}_{what}": self._value(what, labels, scores) for what in wanted}
         if joint.wants_bounds(self.run):
-            found |= metrics.bounds(torch.cat(metrics.scaling_values(self.optimizer)))
+            found |= metrics.bounds(self.optimizer)[0]
         self.joint.train()
         return [found]
 

@@ -79,8 +79,8 @@ class Members:
                     for m, mine in enumerate(found):
                         mine[f"{name}_{what}"] = values[m]
         if joint.wants_bounds(self.runs[0]):
-            for mine, s in zip(found, metrics.scaling_values(self.optimizer), strict=True):
-                mine.update(metrics.bounds(s))
+            for mine, ends in zip(found, metrics.bounds(self.optimizer), strict=True):
+                mine.update(ends)
         self.ensemble.train()
         return found
 

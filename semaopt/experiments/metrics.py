@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.optim import Optimizer
 
-from semaopt.estimator import group_norm
+from semaopt.diagnostics.measure import averaged, scaling_range
 
 PARTS = ("train", "valid", "test")
 BOUNDS = ("s_min", "s_median", "s_max")
@@ -82,40 +81,7 @@ def area_under_curve(scores: Tensor, labels: Tensor) -> float:
     return float((ranks[positive].sum() - p * (p + 1) / 2) / (p * n))
 
 
-def scaling_values(optimizer: Optimizer) -> list[Tensor]:
-    """The scaling s = 1/(sqrt(u) + G0) of every coordinate in the last step, one tensor for each averaged group."""
-    found = []
-    for group in optimizer.param_groups:
-        xs = [x for x in group["params"] if "v" in optimizer.state.get(x, {})]
-        if "scaling" in group and xs:
-            found.append(torch.cat([_s(group, optimizer.state[x], xs, optimizer).flatten() for x in xs]))
-    return found
-
-
-def _s(group: dict[str, Any], state: dict[str, Tensor], xs: list[Tensor], optimizer: Optimizer) -> Tensor:
-    scaling, corrected, v = group["scaling"], group["bias_correction"], state["v"]
-    if scaling.name == "shb":
-        u = torch.ones_like(v)
-    elif scaling.name == "adam+":
-        vs = [optimizer.state[x]["v"] / _weight(optimizer.state[x], "v", corrected) for x in xs]
-        u = group_norm(vs).expand_as(v)
-    elif scaling.name == "adafom":
-        u = state["u_mean"]
-    elif scaling.name == "amsgrad":
-        u = state["u_max"] / _weight(state, "u", corrected)
-    else:
-        u = state["u"] / _weight(state, "u", corrected)
-    if scaling.name == "adabound":
-        u = u.clamp(scaling.c_u**-2, scaling.c_l**-2)
-    s = 1 / (u.double().sqrt() + scaling.g0)
-    clipped: Tensor = s if group.get("clip_scaling") is None else s.clamp(*group["clip_scaling"])
-    return clipped
-
-
-def _weight(state: dict[str, Tensor], key: str, corrected: bool) -> float:
-    return float(state[f"{key}_weight"]) if corrected else 1.0
-
-
-def bounds(s: Tensor) -> dict[str, float]:
-    """The smallest, the median and the largest."""
-    return dict(zip(BOUNDS, (float(s.min()), float(s.median()), float(s.max())), strict=True))
+def bounds(optimizer: Optimizer) -> list[dict[str, float]]:
+    """The smallest, the median and the largest s = 1/(sqrt(u) + G0) of the last step, of each averaged group."""
+    found = [scaling_range(optimizer, group) for group in averaged(optimizer)]
+    return [dict(zip(BOUNDS, ends, strict=True)) for ends in found if ends is not None]

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from semaopt._threads import one_thread
 from semaopt.experiments.files import OutputError
 
 Job = TypeVar("Job")
@@ -165,14 +166,3 @@ def _ignoring_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Within the block torch computes in one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

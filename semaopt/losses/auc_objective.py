@@ -40,7 +40,7 @@ class ClosedForm(torch.autograd.Function):
             refuse(labels)
         ctx.save_for_backward(scores, s, r, y, labels, p)
         ctx.found = found
-        return torch.full((), found.value, dtype=scores.dtype)
+        return torch.tensor(found.value, dtype=scores.dtype)  # too large a value becomes inf, as in torch's own losses
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:

@@ -1,8 +1,10 @@
-"""Bilevel test beds with closed forms: the lower solution, the exact hypergradient and the constants of the theory."""
+r"""A bilevel problem with y*(x), F(x) = f(x, y*(x)), grad F and all constants of ``ass:5`` in closed form."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,78 +12,123 @@ from torch.nn import Parameter
 
 from semaopt._check import require
 from semaopt.hypergradient.oracles import Closure
+from semaopt.problems.minimization import STEEPEST, bump_slope
+from semaopt.problems.oracles import Draw, signs
+from semaopt.theory.constants import Constants
+
+
+class Pieces(NamedTuple):
+    """One sample of everything that SMB and SBMA look at; h as its eigenvalues in the basis of A."""
+
+    fx: Tensor
+    fy: Tensor
+    gxy: Tensor
+    h: Tensor
+    gy: Tensor
 
 
 @dataclass
 class QuadraticBilevel:
-    r"""A quadratic on top of a quadratic, with everything known.
+    r"""A lower problem that is quadratic, below a square that may be flattened, with everything known.
 
     .. math::
-        f(x, y) &= \tfrac12|y - c|^2 + \tfrac\mu2|x|^2, \qquad g(x, y) = \tfrac12 y^\top A y - y^\top(Bx + b) \\
-        y^*(x) &= A^{-1}(Bx + b), \qquad \nabla F(x) = \mu x + B^\top A^{-1}(y^*(x) - c)
+        f(x, y) &= \sum_i\varphi(y_i - c_i) + \mu\sum_i\varphi(x_i), \qquad \varphi(t) = \frac{t^2}{2(1+\rho t^2)},
+        \qquad g(x, y) = \tfrac12 y^\top A y - y^\top(Bx + b) \\
+        y^*(x) &= A^{-1}(Bx + b), \qquad \nabla F(x) = \mu\varphi'(x) + B^\top A^{-1}\varphi'(y^*(x) - c)
 
-    A has eigenvalues from ``lam`` to ``C / (1 + noise)``. A sample has :math:`A_\xi = (1+s_\xi) A` with s uniform on
-    [-noise, noise], so :math:`0\preceq A_\xi\preceq C`, and Gaussian noise of that standard deviation on b and c.
+    A has eigenvalues from ``lam`` to ``C_gyy / (1 + noise)``. With rho = 0 it is a quadratic on top of a quadratic;
+    with rho > 0 F is bounded and not convex, f_y is bounded as ``ass:5`` asks, and :meth:`constants` knows all of it
+    (:math:`|\varphi''| \le 1`, :math:`|\varphi'| \le 3\sqrt3/(16\sqrt\rho)`).
+
+    Each derivative has noise of its own. A sample of g_yy is :math:`(1+s)A` with s uniform on [-noise, noise]; samples
+    of f_x, f_y, g_y and g_xy have a random sign times the same number added to every entry, with the variance sigma2
+    in all. (In the closures the noise of the second derivatives is a quadratic form around the current point, which
+    leaves the gradients alone: a plain random A would make their variance grow with y.)
 
     Args:
         d_x, d_y: the dimensions.
         lam: the smallest eigenvalue of A, the strong convexity of g in y.
-        C: no sample of g_yy is larger.
-        mu: of f.
-        noise: of the samples; 0.0 makes the closures deterministic.
-        copies: so many independent problems side by side, x and y being matrices: the cheap way to average over runs.
-        seed: of the problem and of the samples.
+        C_gyy: no sample of g_yy is larger.
+        C_gxy: the spectral norm of B.
+        mu: the weight of x in f.
+        rho: how fast f flattens.
+        shift: the size of the entries of b and c; with 0.0, min F = 0 at x = 0, else 0 is a lower bound.
+        noise: the relative noise of g_yy.
+        sigma2: the variance of the other samples; with both 0.0 the closures are deterministic.
+        x0: every coordinate of x_0.
+        seed: of the problem and of the closures' samples.
 
-    >>> from semaopt.problems.bilevel import QuadraticBilevel
-    >>> problem = QuadraticBilevel(d_x=3, d_y=2)
+    >>> problem = semaopt.problems.QuadraticBilevel(d_x=3, d_y=2)
     >>> x, y = problem.start()
-    >>> y.data = problem.solution(x)
+    >>> y.data = problem.y_star(x)
     >>> found = semaopt.hypergradient.check(problem.outer(x, y), problem.inner(x, y), [x], [y],
     ...                                     semaopt.hypergradient.Exact(), estimates=1)
-    >>> torch.allclose(found.estimate[0], problem.gradient(x))
+    >>> torch.allclose(found.estimate[0], problem.grad(x))
     True
     """
 
     d_x: int = 4
     d_y: int = 5
     lam: float = 0.5
-    C: float = 2.0
+    C_gyy: float = 2.0
+    C_gxy: float = 1.0
     mu: float = 0.1
+    rho: float = 0.0
+    shift: float = 1.0
     noise: float = 0.0
-    copies: int = 1
+    sigma2: float = 0.0
+    x0: float = 1.0
     seed: int = 0
     dtype: torch.dtype = torch.float64
     A: Tensor = field(init=False, repr=False)
     B: Tensor = field(init=False, repr=False)
     b: Tensor = field(init=False, repr=False)
     c: Tensor = field(init=False, repr=False)
-    _inverse: Tensor = field(init=False, repr=False)
+    smallest = 0.0
 
     def __post_init__(self) -> None:
         require(0 <= self.noise < 1, "noise", self.noise, "must lie in [0, 1)", "g must stay convex")
-        largest = self.C / (1 + self.noise)
-        require(0 < self.lam <= largest, "lam", self.lam, f"must lie in (0, {largest:g}]", "C/(1 + noise) bounds A")
+        largest = self.C_gyy / (1 + self.noise)
+        require(0 < self.lam <= largest, "lam", self.lam, f"must lie in (0, {largest:g}]", "C_gyy/(1 + noise) bounds A")
         self.generator = torch.Generator().manual_seed(self.seed)
-        q, _ = torch.linalg.qr(self._randn(self.d_y, self.d_y))
-        self.A = q @ torch.diag(torch.linspace(self.lam, largest, self.d_y, dtype=self.dtype)) @ q.T
-        self.B = self._randn(self.d_y, self.d_x) / self.d_x**0.5
-        self.b, self.c = self._randn(self.d_y), self._randn(self.d_y)
-        self._inverse = torch.linalg.inv(self.A)
+        self._basis, _ = torch.linalg.qr(self._randn(self.d_y, self.d_y))
+        self._values = torch.linspace(self.lam, largest, self.d_y, dtype=self.dtype)
+        self.A = self._basis * self._values @ self._basis.T
+        self._inverse = self._basis / self._values @ self._basis.T
+        B = self._randn(self.d_y, self.d_x)
+        self.B = B * (self.C_gxy / torch.linalg.matrix_norm(B, 2))
+        self.b, self.c = self.shift * self._randn(self.d_y), self.shift * self._randn(self.d_y)
 
     def _randn(self, *shape: int) -> Tensor:
         return torch.randn(*shape, generator=self.generator, dtype=self.dtype)
 
-    def start(self) -> tuple[Parameter, Parameter]:
-        """X at random and y at 0, a row for each copy."""
-        x, y = self._randn(self.copies, self.d_x), torch.zeros(self.copies, self.d_y, dtype=self.dtype)
-        return Parameter(x), Parameter(y)
+    def start(self, copies: int = 1) -> tuple[Parameter, Parameter]:
+        """x_0 and y = 0, a row for each copy: independent runs side by side, the cheap way to average over them."""
+        x = torch.full((copies, self.d_x), self.x0, dtype=self.dtype)
+        return Parameter(x), Parameter(torch.zeros(copies, self.d_y, dtype=self.dtype))
+
+    def _phi(self, t: Tensor) -> Tensor:
+        square = t.square()
+        return square / (2 + 2 * self.rho * square)
+
+    def _slope(self, t: Tensor) -> Tensor:
+        if self.rho == 0:
+            return t
+        root = math.sqrt(self.rho)
+        return bump_slope(t if root == 1 else t * root).mul_(0.5 / root)
+
+    def f(self, x: Tensor, y: Tensor) -> Tensor:
+        """The upper objective of every row, without noise."""
+        return self._phi(y - self.c).sum(-1) + self.mu * self._phi(x).sum(-1)
 
     def outer(self, x: Tensor, y: Tensor) -> Closure:
         """() -> a fresh sample of f, summed over the copies."""
 
         def f() -> Tensor:
-            c = self.c + self.noise * self._randn(self.copies, self.d_y) if self.noise else self.c
-            return ((y - c).square().sum() + self.mu * x.square().sum()) / 2
+            value = self.f(x, y).sum()
+            if self.sigma2:
+                value = value + (x * self._additive(x)).sum() + (y * self._additive(y)).sum()
+            return value
 
         return f
 
@@ -89,121 +136,99 @@ class QuadraticBilevel:
         """() -> a fresh sample of g, summed over the copies."""
 
         def g() -> Tensor:
-            A_y, b = y @ self.A, x @ self.B.T + self.b
+            value = (y * (y @ self.A / 2 - x @ self.B.T - self.b)).sum()
+            d_x, d_y = x - x.detach(), y - y.detach()
             if self.noise:
-                s = 2 * torch.rand(self.copies, 1, generator=self.generator, dtype=self.dtype) - 1
-                A_y, b = (1 + self.noise * s) * A_y, b + self.noise * self._randn(self.copies, self.d_y)
-            return (y * (A_y / 2 - b)).sum()
+                s = torch.rand(len(y), 1, generator=self.generator, dtype=self.dtype).mul_(2).sub_(1)
+                value = value + self.noise * (s * d_y * (d_y @ self.A)).sum() / 2
+            if self.sigma2:
+                mixed = self._additive(x.new_empty(len(x), self.d_x, self.d_y))
+                value = value + (y * self._additive(y)).sum() + torch.einsum("si,sij,sj->", d_x, mixed, d_y)
+            return value
 
         return g
 
-    def solution(self, x: Tensor) -> Tensor:
-        """y*(x)."""
-        return (x.detach() @ self.B.T + self.b) @ self._inverse
+    def _additive(self, like: Tensor) -> Tensor:
+        """Noise of variance sigma2 for every row."""
+        return signs(tuple(like.shape), like, self.generator).mul_(math.sqrt(self.sigma2 / like[0].numel()))
 
-    def value(self, x: Tensor) -> Tensor:
-        """F(x), of each copy; the variance of the samples of c is left out."""
-        x = x.detach()
-        return ((self.solution(x) - self.c).square().sum(-1) + self.mu * x.square().sum(-1)) / 2
+    def y_star(self, x: Tensor) -> Tensor:
+        """The minimizer of g(x, .) of every row."""
+        solution: Tensor = torch.addmm(self.b, x.detach(), self.B.T) @ self._inverse
+        return solution
 
-    def gradient(self, x: Tensor) -> Tensor:
-        """The gradient of F at x, of each copy."""
-        return self.hypergradient(x, self.solution(x))
+    def F(self, x: Tensor) -> Tensor:
+        """f(x, y*(x)) of every row."""
+        return self.f(x.detach(), self.y_star(x))
+
+    def grad(self, x: Tensor) -> Tensor:
+        """Grad F of every row."""
+        return self.hypergradient(x, self.y_star(x))
 
     def hypergradient(self, x: Tensor, y: Tensor) -> Tensor:
         """f_x - g_xy [g_yy]^{-1} f_y at any y."""
-        return self.mu * x.detach() + (y.detach() - self.c) @ self._inverse @ self.B
+        through_y: Tensor = self._slope(y.detach() - self.c) @ self._inverse @ self.B
+        return through_y.add_(self._slope(x.detach()), alpha=self.mu) if self.mu else through_y
 
     @property
-    def smoothness(self) -> float:
-        """L_F, the Lipschitz constant of the gradient of F."""
-        sensitivity = self._inverse @ self.B
-        return self.mu + float(torch.linalg.matrix_norm(sensitivity, 2)) ** 2
+    def L(self) -> float:
+        """The Lipschitz constant of grad F."""
+        return self.mu + float(torch.linalg.matrix_norm(self._inverse @ self.B, 2)) ** 2
 
-    @property
-    def c_gxy(self) -> float:
-        """C_gxy, the spectral norm of g_xy."""
-        return float(torch.linalg.matrix_norm(self.B, 2))
+    def constants(self) -> Constants:
+        """All that ``thm:5`` and ``thm:6`` ask for, where y_0 = y*(x_0)."""
+        ok = self.rho > 0
+        require(ok, "rho", self.rho, "the theorems need a bounded f_y, and that of a square is not", "pass rho > 0")
+        x, _ = self.start()
+        return Constants(
+            L=self.L,
+            lam=self.lam,
+            sigma2=self.sigma2,
+            delta_f=float(self.F(x)) - self.smallest,
+            delta_y=0.0,
+            L_fx=self.mu,
+            L_fy=1.0,
+            L_gy=float(self._values[-1]),
+            L_gxy=0.0,
+            L_gyy=0.0,
+            C_fy=math.sqrt(self.d_y / self.rho) * STEEPEST / 2,
+            C_gxy=self.C_gxy,
+            C_gyy=self.C_gyy,
+            dim_y=self.d_y,
+        )
 
+    def draw(self, steps: int, copies: int, k: int, generator: torch.Generator) -> Draw:
+        """The randomness of ``steps`` steps: four noises, and h from k - 1 samples of g_yy and a random p."""
+        like = self.A
+        shapes = ((self.d_x,), (self.d_y,), (self.d_x, self.d_y), (self.d_y,))
+        noises = [
+            signs((steps, copies, *shape), like, generator).mul_(math.sqrt(self.sigma2 / math.prod(shape)))
+            for shape in shapes
+        ]
+        s = torch.rand(steps, k - 1, copies, 1, generator=generator, dtype=self.dtype).mul_(2).sub_(1)
+        factors = 1 - s.mul_(self.noise).add_(1) * (self._values / self.C_gyy)
+        # p is uniform on 0..k-1: the factors from p on are not in the product.
+        p = torch.randint(k, (steps, 1, copies, 1), generator=generator)
+        unused = torch.arange(k - 1).view(-1, 1, 1) >= p
+        return *noises, factors.masked_fill_(unused, 1.0).prod(1).mul_(k / self.C_gyy)
 
-@dataclass
-class LogisticBilevel:
-    r"""Per-feature regularization of logistic regression by a validation loss.
+    def sample(self, x: Tensor, y: Tensor, noise: Draw) -> Pieces:
+        """One fresh sample of every piece at (x, y)."""
+        fx, fy, gxy, gy, h = noise
+        return Pieces(
+            fx.add(self._slope(x), alpha=self.mu) if self.mu else fx,
+            fy + self._slope(y - self.c),
+            gxy - self.B.T,
+            h,
+            torch.addmm(gy, y, self.A).sub_(torch.addmm(self.b, x, self.B.T)),
+        )
 
-    .. math::
-        f(y) = \frac1m\sum_i \log(1 + e^{-b'_i a'_i\cdot y}), \qquad
-        g(x, y) = \frac1n\sum_i \log(1 + e^{-b_i a_i\cdot y}) + \tfrac12\sum_j e^{x_j} y_j^2
+    def apply(self, h: Tensor, w: Tensor) -> Tensor:
+        """The matrix with the eigenvalues h, in the basis of A, times w."""
+        product: Tensor = (w @ self._basis * h) @ self._basis.T
+        return product
 
-    Args:
-        train, valid: pairs (a, b) of features and labels in {-1, 1}.
-        batch: examples in a sample of f and of g; None takes all.
-        seed: of the samples.
-    """
-
-    train: tuple[Tensor, Tensor]
-    valid: tuple[Tensor, Tensor]
-    batch: int | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        self.generator = torch.Generator().manual_seed(self.seed)
-
-    def start(self, log_weight: float = -2.0) -> tuple[Parameter, Parameter]:
-        """X constant and y at 0."""
-        a, _ = self.train
-        return Parameter(a.new_full((a.shape[1],), log_weight)), Parameter(a.new_zeros(a.shape[1]))
-
-    def _sample(self, data: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        a, b = data
-        if self.batch is None:
-            return data
-        i = torch.randint(len(b), (self.batch,), generator=self.generator)
-        return a[i], b[i]
-
-    def outer(self, x: Tensor, y: Tensor) -> Closure:
-        """() -> the validation loss, on a fresh batch."""
-
-        def f() -> Tensor:
-            a, b = self._sample(self.valid)
-            return torch.nn.functional.softplus(-b * (a @ y)).mean()
-
-        return f
-
-    def inner(self, x: Tensor, y: Tensor) -> Closure:
-        """() -> the regularized training loss, on a fresh batch."""
-
-        def g() -> Tensor:
-            a, b = self._sample(self.train)
-            return torch.nn.functional.softplus(-b * (a @ y)).mean() + (x.exp() * y.square()).sum() / 2
-
-        return g
-
-    def hessian(self, x: Tensor, y: Tensor) -> Tensor:
-        """g_yy on all training data."""
-        a, b = self.train
-        s = torch.sigmoid(b * (a @ y.detach()))
-        return (a * (s * (1 - s) / len(b))[:, None]).T @ a + torch.diag(x.detach().exp())
-
-    def solution(self, x: Tensor, steps: int = 50) -> Tensor:
-        """y*(x) by Newton's method with halved steps."""
-        a, b = self.train
-        y, weight = a.new_zeros(a.shape[1]), x.detach().exp()
-
-        def g(y: Tensor) -> Tensor:
-            return torch.nn.functional.softplus(-b * (a @ y)).mean() + (weight * y.square()).sum() / 2
-
-        for _ in range(steps):
-            gradient = a.T @ (-b * torch.sigmoid(-b * (a @ y))) / len(b) + weight * y
-            step = torch.linalg.solve(self.hessian(x, y), gradient)
-            while g(y - step) > g(y) and step.norm() > 1e-12:
-                step = step / 2
-            y = y - step
-        return y
-
-    def hypergradient(self, x: Tensor, y: Tensor) -> Tensor:
-        """f_x - g_xy [g_yy]^{-1} f_y at any y, on all data."""
-        a, b = self.valid
-        y = y.detach()
-        f_y = a.T @ (-b * torch.sigmoid(-b * (a @ y))) / len(b)
-        w: Tensor = torch.linalg.solve(self.hessian(x, y), f_y)
-        return -x.detach().exp() * y * w
+    def estimate(self, x: Tensor, y: Tensor, noise: Draw) -> tuple[Tensor, Tensor]:
+        """(O_fx - O_gxy h O_fy, O_gy) at (x, y)."""
+        fx, fy, gxy, h, gy = self.sample(x, y, noise)
+        return fx - torch.linalg.vecdot(gxy, self.apply(h, fy).unsqueeze(1)), gy

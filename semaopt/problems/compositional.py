@@ -30,10 +30,9 @@ class QuadraticComposition:
         noise: of a sample.
         seed: of the problem and of the samples.
 
-    >>> from semaopt.problems.compositional import QuadraticComposition
-    >>> problem = QuadraticComposition(noise=0.0)
+    >>> problem = semaopt.problems.QuadraticComposition(noise=0.0)
     >>> x = problem.start()
-    >>> torch.autograd.grad(problem.outer(problem.inner(x)()), x)[0].allclose(problem.gradient(x))
+    >>> torch.autograd.grad(problem.outer(problem.inner(x)()), x)[0].allclose(problem.grad(x))
     True
     """
 
@@ -58,26 +57,42 @@ class QuadraticComposition:
     def _randn(self, *shape: int) -> Tensor:
         return torch.randn(*shape, generator=self.generator, dtype=self.dtype)
 
-    def start(self) -> Parameter:
-        """X at random."""
-        return Parameter(self._randn(self.d))
+    def start(self, copies: int | None = None) -> Parameter:
+        """x_0 = 1 in every coordinate; with ``copies`` a row for each."""
+        shape = (self.d,) if copies is None else (copies, self.d)
+        return Parameter(torch.ones(shape, dtype=self.dtype))
+
+    def sample(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """A fresh g(x; xi) and its Jacobian, for every row of x its own."""
+        rows = (*x.shape[:-1], self.m)
+        A, b = (torch.randn(shape, generator=generator, dtype=self.dtype) for shape in ((*rows, self.d), rows))
+        A, b = A.mul_(self.noise).add_(self.A), b.mul_(self.noise).add_(self.b)
+        return (A @ x.unsqueeze(-1)).squeeze(-1) + b, A
 
     def inner(self, x: Tensor) -> Callable[[], Tensor]:
         """() -> a fresh sample of g."""
-
-        def g() -> Tensor:
-            A, b = self.A + self.noise * self._randn(self.m, self.d), self.b + self.noise * self._randn(self.m)
-            return A @ x + b
-
-        return g
+        return lambda: self.sample(x, self.generator)[0]
 
     def outer(self, z: Tensor) -> Tensor:
-        """f(z)."""
+        """f(z), summed over the rows."""
         return (z - self.c).square().sum() / 2
 
-    def gradient(self, x: Tensor) -> Tensor:
-        """The gradient of F at x."""
-        return self.A.T @ (self.A @ x.detach() + self.b - self.c)
+    def mean_inner(self, x: Tensor) -> Tensor:
+        """E[g(x; xi)] of every row."""
+        return x.detach() @ self.A.T + self.b
+
+    def F(self, x: Tensor) -> Tensor:
+        """f(E[g(x; xi)]) of every row."""
+        return (self.mean_inner(x) - self.c).square().sum(-1) / 2
+
+    def grad(self, x: Tensor) -> Tensor:
+        """Grad F of every row."""
+        return (self.mean_inner(x) - self.c) @ self.A
+
+    @property
+    def smallest(self) -> float:
+        """Min F."""
+        return float(self.F(self.minimizer()))
 
     def minimizer(self) -> Tensor:
         """Where F is smallest."""

@@ -10,6 +10,9 @@ from torch.optim import Optimizer
 
 from semaopt.schedules import _Gammas, base_gammas, set_gamma
 
+#: Roles of param groups that hold the y of a min-max or bilevel problem.
+FOLLOWERS = ("dual", "lower")
+
 
 class Prescribed(_Gammas):
     """lr and gamma = 1 - beta of every group after t calls of ``step`` are what a plan prescribes.
@@ -30,6 +33,12 @@ class Prescribed(_Gammas):
         follower_eta: Callable[[int], float] | None = None,
     ) -> None:
         gammas = base_gammas(optimizer)  # refuses an optimizer without beta
+        for k, group in enumerate(optimizer.param_groups):
+            if group["beta"] is None and group.get("role", "dual") not in FOLLOWERS:
+                raise ValueError(
+                    f"param group {k} of {type(optimizer).__name__} holds x and is not averaged (beta=None): the "
+                    "theorems need v; use semaopt.PDSM, which is SGDA with a beta"
+                )
         followers = [k for k, gamma in enumerate(gammas) if gamma is None]
         if followers and follower_eta is None:
             raise ValueError(

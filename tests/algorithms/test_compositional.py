@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import semaopt
-from semaopt.problems.compositional import QuadraticComposition
+from semaopt.problems import QuadraticComposition
 
 
 def run(problem, optimizer, x, steps):
@@ -20,7 +20,6 @@ def test_steps_of_the_equations_by_hand():
     """Two calls of inner a step: the first moves z, the second gives the Jacobian."""
     problem, twin = QuadraticComposition(), QuadraticComposition()
     x = problem.start()
-    twin.start()
     X, z, v = x.detach().clone(), None, None
     optimizer = semaopt.SCMA([x], lr=0.1, beta=0.7, inner_beta=0.6, scaling="shb")
     inner = problem.inner(x)
@@ -42,7 +41,6 @@ def test_scgd_is_a_setting():
     """One sample for z and the Jacobian, no average of the gradient, no scaling (Wang, Fang and Liu, Algorithm 1)."""
     problem, twin = QuadraticComposition(), QuadraticComposition()
     x = problem.start()
-    twin.start()
     X, z = x.detach().clone(), None
     optimizer = semaopt.SCMA([x], lr=0.1, beta=0.0, inner_beta=0.6, scaling="shb", fresh=False)
     inner = problem.inner(x)

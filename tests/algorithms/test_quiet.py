@@ -1,5 +1,6 @@
-"""The wrapper around a step is torch's whenever somebody listens."""
+"""The wrapper around a step does what torch's does, for those who listen."""
 
+import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -43,6 +44,31 @@ def test_hooks_of_one_and_of_all_optimizers_run_once():
         assert seen == expected
         if handle is not None:
             handle.remove()
+
+
+def test_a_hook_may_change_the_arguments_and_nothing_else():
+    optimizer, calls = start(), []
+    handle = optimizer.register_step_pre_hook(
+        lambda self, args, kwargs: ((self,), {"closure": lambda: calls.append(1)})
+    )
+    optimizer.step()
+    assert calls == [1]
+    handle.remove()
+    optimizer.register_step_pre_hook(lambda *_: "nonsense")
+    with pytest.raises(
+        RuntimeError, match=r"must return None or a tuple of \(new_args, new_kwargs\), but got nonsense"
+    ):
+        optimizer.step()
+
+
+def test_hooks_run_under_a_profiler_too():
+    optimizer, seen = start(), []
+    optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
+    optimizer.register_step_post_hook(lambda *_: seen.append("after"))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        optimizer.step()
+    assert "Optimizer.step#ASA.step" in {event.key for event in profile.key_averages()}
+    assert seen == ["before", "after"]
 
 
 def test_a_subclass_with_its_own_step_has_hooks_too():

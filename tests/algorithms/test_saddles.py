@@ -136,8 +136,11 @@ def test_stages_hand_on_x_tau_v_tau_and_y_tau():
     a, b, v = *(z.detach() for z in start()), None
     noise, reservoir = torch.Generator().manual_seed(0), torch.Generator().manual_seed(3)
     for stage in steps:
+        following = 0
         for t in range(stage.T + 1):
-            accept = torch.rand((), generator=reservoir).item() * (t + 1) < 1
+            accept = t >= following
+            if accept:
+                following = int((t + 1) / torch.rand((), generator=reservoir, dtype=torch.float64).item())
             a, b = a.clone(), b.clone()
             f.sample_(a, b, noise)
             v = a.grad if v is None else (1 - stage.gamma) * v + stage.gamma * a.grad

@@ -12,12 +12,12 @@ from torch import nn
 import semaopt
 from semaopt.hypergradient import CG, Exact, Neumann, NeumannSeries, TrackedSystem
 from semaopt.hypergradient.sampling import uniform
-from semaopt.problems.bilevel import QuadraticBilevel
+from semaopt.problems import QuadraticBilevel
 
 
-def bed(**options):
+def bed(copies=1, **options):
     problem = QuadraticBilevel(**options)
-    x, y = problem.start()
+    x, y = problem.start(copies)
     return problem, x, y, (problem.outer(x, y), problem.inner(x, y))
 
 
@@ -63,7 +63,7 @@ def test_y_descends_at_the_old_x_and_is_projected():
 
 @pytest.mark.parametrize("scaling", list(semaopt.scalings.BY_NAME))
 def test_the_upper_step_is_asa_on_the_hypergradient(scaling):
-    _, x, y, closures = bed(noise=0.2)
+    _, x, y, closures = bed(noise=0.2, sigma2=0.2)
     twin = nn.Parameter(x.detach().clone())
     options = {"lr": 0.05, "beta": 0.8, "scaling": scaling, "weight_decay": 0.1, "decoupled_weight_decay": True}
     optimizer = semaopt.SMB([x], [y], lower_lr=0.3, inverse=CG(3), bias_correction=True, **options)
@@ -89,15 +89,15 @@ def test_the_upper_step_is_asa_on_the_hypergradient(scaling):
 def test_it_finds_the_minimizer_of_the_upper_problem(inverse, lr, tolerance):
     problem, x, y, closures = bed(mu=0.3)
     optimizer = semaopt.SMB([x], [y], lr=lr, lower_lr=0.5, beta=0.9, inverse=inverse)
-    start = torch.linalg.vector_norm(problem.gradient(x))
+    start = torch.linalg.vector_norm(problem.grad(x))
     for _ in range(400):
         optimizer.step(*closures)
-    assert torch.linalg.vector_norm(problem.gradient(x)) < tolerance * start
-    torch.testing.assert_close(y.detach(), problem.solution(x), rtol=0.1, atol=0.1)
+    assert torch.linalg.vector_norm(problem.grad(x)) < tolerance * start
+    torch.testing.assert_close(y.detach(), problem.y_star(x), rtol=0.1, atol=0.1)
 
 
 def test_with_beta_zero_a_step_uses_the_fresh_estimate_alone():
-    _, x, y, closures = bed(noise=0.3)
+    _, x, y, closures = bed(noise=0.3, sigma2=0.45)
     optimizer = semaopt.SMB([x], [y], lr=0.1, lower_lr=0.3, beta=0.0)
     for _ in range(3):
         before = x.detach().clone()
@@ -108,7 +108,7 @@ def test_with_beta_zero_a_step_uses_the_fresh_estimate_alone():
 def test_lower_weight_decay_equals_the_penalty_in_inner():
     results = []
     for closed in (True, False):
-        _, x, y, (outer, inner) = bed(noise=0.1)
+        _, x, y, (outer, inner) = bed(noise=0.1, sigma2=0.05)
 
         def penalized(inner=inner, y=y):
             return inner() + 0.4 / 2 * y.square().sum()
@@ -149,7 +149,7 @@ def test_schedules_move_both_levels_and_gamma():
 )
 def test_resume_to_the_bit_through_a_file(inverse):
     """The samples come from a generator of the test, so both continuations see the same."""
-    problem, x, y, closures = bed(noise=0.2)
+    problem, x, y, closures = bed(noise=0.2, sigma2=0.2)
     optimizer = semaopt.SMB([x], [y], lr=0.05, lower_lr=0.3, scaling="adam", inverse=inverse)
     for _ in range(4):
         optimizer.step(*closures)
@@ -325,7 +325,7 @@ def test_no_graph_outlives_its_step(inverse):
 @pytest.mark.slow
 def test_memory_is_flat_over_ten_thousand_steps():
     for inverse in (TrackedSystem(), Neumann(3)):
-        _, x, y, closures = bed(noise=0.1)
+        _, x, y, closures = bed(noise=0.1, sigma2=0.05)
         optimizer = semaopt.SMB([x], [y], lr=0.01, lower_lr=0.1, inverse=inverse)
         for t in range(10_000):
             if t == 1000:
@@ -339,12 +339,12 @@ def test_rate_is_one_over_root_t():
     """thm:5 with gamma, eta_x, eta_y ~ 1/sqrt(T) and k ~ ln T: the mean of |grad F|^2 falls like 1/sqrt(T)."""
     means = {}
     for T in (100, 400, 1600):
-        problem, x, y, closures = bed(noise=0.5, lam=1.0, C=2.0, copies=64, d_x=3, d_y=3)
-        rate, k = 2 / math.sqrt(T), math.ceil(problem.C / (2 * problem.lam) * math.log(64 * math.sqrt(T)))
-        optimizer = semaopt.SMB([x], [y], lr=rate, lower_lr=rate, beta=1 - 2 * rate, inverse=Neumann(k, problem.C))
+        problem, x, y, closures = bed(noise=0.5, sigma2=0.75, lam=1.0, C_gyy=2.0, copies=64, d_x=3, d_y=3)
+        rate, k = 2 / math.sqrt(T), math.ceil(problem.C_gyy / (2 * problem.lam) * math.log(64 * math.sqrt(T)))
+        optimizer = semaopt.SMB([x], [y], lr=rate, lower_lr=rate, beta=1 - 2 * rate, inverse=Neumann(k, problem.C_gyy))
         total = 0.0
         for _ in range(T):
-            total += problem.gradient(x).square().sum(1).mean().item()
+            total += problem.grad(x).square().sum(1).mean().item()
             optimizer.step(*closures)
         means[T] = total / T
     slope = math.log(means[1600] / means[100]) / math.log(16)

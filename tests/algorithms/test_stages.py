@@ -34,8 +34,11 @@ def test_the_double_loop_as_the_box_writes_it():
     noise, reservoir = torch.Generator().manual_seed(0), torch.Generator().manual_seed(4)
     y, v = torch.tensor([2.0, -1.0], dtype=torch.float64), None
     for stage in PLAN:
+        following = 0
         for t in range(stage.T + 1):
-            accept = torch.rand((), generator=reservoir).item() * (t + 1) < 1
+            accept = t >= following
+            if accept:
+                following = int((t + 1) / torch.rand((), generator=reservoir, dtype=torch.float64).item())
             g = y + torch.randn(2, generator=noise, dtype=torch.float64)
             v = g if v is None else (1 - stage.gamma) * v + stage.gamma * g
             if accept:

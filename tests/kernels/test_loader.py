@@ -16,8 +16,7 @@ import pytest
 import semaopt
 from semaopt.kernels import loader
 from tests.kernels.common import needs_c
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.sources import copy_sources
 
 
 def test_availability_is_a_truth_value_and_a_sentence():
@@ -90,11 +89,7 @@ def test_it_can_be_switched_off(monkeypatch):
 
 def build(folder: Path, **environment: str) -> Path:
     """A wheel from a copy of the sources."""
-    source = folder / "source"
-    skip = shutil.ignore_patterns("*.so", "*.failed", "__pycache__")
-    shutil.copytree(ROOT / "semaopt", source / "semaopt", ignore=skip)
-    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
+    source = copy_sources(folder / "source")
     command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", folder, source]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

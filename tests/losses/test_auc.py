@@ -290,6 +290,16 @@ def test_large_offsets_cost_no_digits():
     torch.testing.assert_close(near, far, rtol=1e-3, atol=1e-4)
 
 
+def test_a_diverged_score_is_an_infinite_loss_and_no_crash():
+    auc = AUCMinMax(prior=0.5)
+    scores = torch.tensor([1e30, -1e30], requires_grad=True)
+    loss = auc(scores, torch.tensor([1, 0]))
+    assert loss.dtype == torch.float32
+    assert loss.isinf()
+    loss.backward()
+    assert scores.grad.isfinite().all()
+
+
 def test_state_dict_and_copies():
     auc = AUCMinMax(0.3, 0.2, 0.1, 0.5)
     buffer = io.BytesIO()

@@ -1,72 +1,314 @@
-"""The closed forms of the test beds against autograd and against each other."""
+"""Gradients against autograd, minimizers against the definition, constants against sampled points."""
+
+import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from semaopt.problems.bilevel import LogisticBilevel, QuadraticBilevel
-from semaopt.problems.compositional import QuadraticComposition
+from semaopt import scalings, theory
+from semaopt.problems import (
+    Additive,
+    Bounded,
+    DualPL,
+    LeastSquares,
+    LogisticBilevel,
+    QuadraticBilevel,
+    QuadraticComposition,
+    RandomCoordinate,
+    StronglyConcave,
+    Wavy,
+)
+
+MINIMIZATION = [Bounded(d=3), Wavy(d=3), LeastSquares(d=4, rank=2, L=2.0, mu=0.3, residual=0.1)]
+MINMAX = [StronglyConcave(d=3, lam=0.7), DualPL(d=3, lam=0.7)]
+QUADRATIC = QuadraticBilevel(d_x=3, d_y=4, lam=0.7, C_gxy=0.7, mu=0.3, rho=0.5, noise=0.2, sigma2=0.3)
+LOGISTIC = LogisticBilevel(n=6, m=5)
 
 
-def test_quadratic_solution_is_stationary_and_the_gradient_is_that_of_the_value():
-    problem = QuadraticBilevel(copies=3)
-    x, y = problem.start()
-    y.data = problem.solution(x)
-    (g_y,) = torch.autograd.grad(problem.inner(x, y)(), y)
-    assert g_y.abs().max() < 1e-12
-    step = 1e-6
-    for j in range(problem.d_x):
-        e = torch.zeros(problem.d_x, dtype=torch.float64)
-        e[j] = step
-        slope = (problem.value(x.detach() + e) - problem.value(x.detach() - e)) / (2 * step)
-        torch.testing.assert_close(slope, problem.gradient(x)[:, j], rtol=1e-6, atol=1e-8)
+def points(n, d, scale=3.0, seed=0):
+    return scale * torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_quadratic_constants():
-    problem = QuadraticBilevel(d_x=3, d_y=6, lam=0.3, C=1.5, noise=0.25, mu=0.2)
-    values = torch.linalg.eigvalsh(problem.A)
-    assert values[0].item() == pytest.approx(0.3)
-    assert values[-1].item() == pytest.approx(1.5 / 1.25)
-    x, z = (problem.start()[0].detach() for _ in range(2))
-    change = torch.linalg.vector_norm(problem.gradient(x) - problem.gradient(z))
-    assert change <= problem.smoothness * torch.linalg.vector_norm(x - z) * (1 + 1e-9)
-    assert problem.c_gxy == pytest.approx(torch.linalg.svdvals(problem.B)[0].item())
+def slope(f, *at, of=0):
+    at = [a.clone().requires_grad_() for a in at]
+    return torch.autograd.grad(f(*at).sum(), at[of])[0]
 
 
-def test_quadratic_samples_are_unbiased_and_bounded():
-    problem = QuadraticBilevel(noise=0.5, copies=20_000)
-    x, y = problem.start()
-    x.data[:], y.data[:] = x.data[:1].clone(), 1.0
-    (g_y,) = torch.autograd.grad(problem.inner(x, y)(), y)
-    exact = y.detach()[0] @ problem.A - x.detach()[0] @ problem.B.T - problem.b
-    error = g_y.std(0) / 20_000**0.5
-    assert ((g_y.mean(0) - exact).abs() < 5 * error).all()
-    (f_y,) = torch.autograd.grad(problem.outer(x, y)(), y)
-    error = f_y.std(0) / 20_000**0.5
-    assert ((f_y.mean(0) - (1 - problem.c)).abs() < 5 * error).all()
+def name(bed):
+    return type(bed).__name__
 
 
-def test_logistic_solution_and_hessian():
-    torch.manual_seed(0)
-    a = torch.randn(40, 3, dtype=torch.float64)
-    b = torch.where(a[:, 0] > 0, 1.0, -1.0).double()
-    problem = LogisticBilevel((a, b), (a, b))
-    x, y = problem.start(-3.0)
-    y.data = problem.solution(x)
-    (g_y,) = torch.autograd.grad(problem.inner(x, y)(), y)
-    assert g_y.abs().max() < 1e-10
-    H = torch.autograd.functional.hessian(lambda y: problem.inner(x.detach(), y)(), y.detach())
-    torch.testing.assert_close(problem.hessian(x, y), H)
+@pytest.mark.parametrize("bed", [*MINIMIZATION, *MINMAX], ids=name)
+def test_grad_is_the_gradient_of_f(bed):
+    x = points(50, bed.d)
+    torch.testing.assert_close(bed.grad(x), slope(bed.F, x), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("bed", [*MINIMIZATION, *MINMAX], ids=name)
+def test_lipschitz_constant(bed):
+    L = bed.L
+    x, y = points(2000, bed.d), points(2000, bed.d, seed=1)
+    for step in (1.0, 1e-2, 1e-4):
+        z = x + step * (y - x)
+        ratio = (bed.grad(x) - bed.grad(z)).norm(dim=1) / (x - z).norm(dim=1)
+        assert float(ratio.max()) <= L * (1 + 1e-6)
+    origin = torch.zeros(1, bed.d, dtype=torch.float64)  # where it is attained, for those with a bump at 0
+    if not isinstance(bed, LeastSquares):
+        near = origin.clone()
+        near[0, 0] = 1e-5
+        assert float((bed.grad(near) - bed.grad(origin)).norm()) / 1e-5 == pytest.approx(L, rel=1e-3)
+
+
+@pytest.mark.parametrize("bed", MINIMIZATION, ids=name)
+def test_smallest_value_and_slopes(bed):
+    x = points(2000, bed.d)
+    assert float(bed.F(x).min()) >= bed.smallest - 1e-12
+    assert float(bed.grad(x).abs().max()) <= bed.steepest
+    x = bed.start()
+    for _ in range(20_000):
+        x = x - bed.grad(x) / bed.L
+    assert float(bed.F(x)) == pytest.approx(bed.smallest, abs=1e-9)
+
+
+def test_mu_of_the_wavy_function_on_a_fine_grid():
+    x = torch.linspace(1e-3, 4, 400_001, dtype=torch.float64).unsqueeze(1)
+    bed = Wavy(d=1)
+    ratio = bed.grad(x).square().squeeze(1) / (2 * bed.F(x))
+    # Between grid points: the second derivative of F'^2 is at most a few hundred, the grid is 1e-5.
+    assert bed.mu <= float(ratio.min()) - 1e-4
+    assert float(ratio.min()) == pytest.approx(0.17553, abs=1e-4)
+    far = torch.linspace(4, 1000, 100_000, dtype=torch.float64)
+    assert float(((2 * far - 3).square() / (2 * far.square() + 6)).min()) > 0.6
+
+
+def test_least_squares_is_pl_and_not_strongly_convex():
+    bed = MINIMIZATION[2]
+    eigenvalues = torch.linalg.eigvalsh(bed.gram)
+    assert eigenvalues.tolist() == pytest.approx([0, 0, 0.3, 2.0], abs=1e-12)
+    x = points(500, 4)
+    assert bool((bed.grad(x).square().sum(1) >= 2 * bed.mu * (bed.F(x) - bed.smallest) - 1e-9).all())
+    assert float(bed.F(bed.start())) - bed.smallest == pytest.approx(1.0)
+
+
+def test_constants_of_a_bed():
+    c = Bounded(d=4).constants(RandomCoordinate(2.0))
+    assert (c.L, c.sigma2, c.c, c.delta_f) == (2.0, 2.0, 1.5, 2.0)
+    c = Bounded(d=4).constants(Additive(1.0), scalings.Adam(g0=1.0))
+    assert c.c_l == pytest.approx(1 / (1 + 3 * math.sqrt(3) / 8 + 0.5))
+    c = Bounded(d=4).constants(Additive(1.0), scalings.AdamPlus(g0=1.0))
+    assert c.c_l == pytest.approx(1 / (1 + math.sqrt(2 * (3 * math.sqrt(3) / 8 + 0.5))))
+    with pytest.raises(ValueError, match=r"its c_l needs bounded gradients, and these are not; pass clip=\(c_l, c_u\)"):
+        Wavy().constants(Additive(1.0), "adam")
+    assert Wavy().constants(Additive(1.0), "adam", clip=(0.5, 2.0)).c_u == 2.0
+
+
+@pytest.mark.parametrize("bed", MINMAX, ids=name)
+def test_a_min_max_bed(bed):
+    x = points(200, bed.d)
+    y = bed.project_(points(200, bed.start()[1].shape[1], scale=1.0, seed=1))
+    gx, gy = bed.grads(x, y)
+    torch.testing.assert_close(gx, slope(bed.f, x, y, of=0))
+    torch.testing.assert_close(gy, slope(bed.f, x, y, of=1))
+    best = bed.y_star(x, y)
+    torch.testing.assert_close(bed.f(x, best), bed.F(x))
+    torch.testing.assert_close(best, bed.project_(best.clone()))
+    assert bool((bed.f(x, y) <= bed.F(x) + 1e-12).all())
+    # lambda-PL, with equality where f is quadratic in y; grad F is the gradient in x at y*.
+    gap = bed.F(x) - bed.f(x, y)
+    assert bool((gy.square().sum(1) >= 2 * bed.lam * gap * (1 - 1e-9)).all())
+    torch.testing.assert_close(bed.grads(x, best)[0], bed.grad(x))
+
+
+@pytest.mark.parametrize("bed", MINMAX, ids=name)
+def test_the_lipschitz_constant_of_the_gradient_of_f(bed):
+    d = bed.start()[1].shape[1]
+    x, y = points(2000, bed.d, scale=2.0), bed.project_(points(2000, d, scale=1.0, seed=1))
+    for step in (1.0, 1e-3):
+        x2 = x + step * points(2000, bed.d, scale=1.0, seed=2)
+        y2 = bed.project_(y + step * points(2000, d, scale=1.0, seed=3))
+        change = torch.cat([a - b for a, b in zip(bed.grads(x, y), bed.grads(x2, y2), strict=True)], 1).norm(dim=1)
+        moved = torch.cat([x - x2, y - y2], 1).norm(dim=1)
+        assert float((change / moved).max()) <= bed.L_f * (1 + 1e-9)
+
+
+def test_kappa_can_be_turned_without_changing_f():
+    x = points(10, 3)
+    near, far = StronglyConcave(d=3, lam=1.0), StronglyConcave(d=3, lam=0.01)
+    torch.testing.assert_close(near.F(x), far.F(x))
+    assert far.kappa > 50 * near.kappa
+
+
+def test_the_nearest_of_many_maximizers():
+    bed = MINMAX[1]
+    x, y = points(50, 3), points(50, 6, seed=1)
+    nearest = bed.y_star(x, y)
+    for other in (bed.y_star(x, points(50, 6, seed=2)), bed.y_star(x)):
+        assert bool(((y - nearest).norm(dim=1) <= (y - other).norm(dim=1) + 1e-12).all())
+
+
+def by_differences(bed, x, eps=1e-6):
+    steps = eps * torch.eye(x.shape[1], dtype=x.dtype)
+    return torch.stack([(bed.F(x + e) - bed.F(x - e)) / (2 * eps) for e in steps], 1)
+
+
+@pytest.mark.parametrize("bed", [QUADRATIC, QuadraticBilevel(mu=0.2), LOGISTIC, QuadraticComposition()], ids=name)
+def test_grad_by_differences_of_f(bed):
+    d = bed.d if isinstance(bed, QuadraticComposition) else bed.d_x
+    x = points(5, d, scale=1.0)
+    torch.testing.assert_close(bed.grad(x), by_differences(bed, x), rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("bed", [QUADRATIC, LogisticBilevel(n=6, m=5, batch=None)], ids=name)
+def test_the_lower_solution_is_stationary(bed):
+    x = points(4, bed.d_x, scale=1.0)
+    y = bed.y_star(x).requires_grad_()
+    assert not QUADRATIC.F(points(2, 3)).requires_grad
+    quiet = bed if bed is not QUADRATIC else replace(bed, noise=0.0, sigma2=0.0, C_gyy=bed.C_gyy / 1.2)
+    (g_y,) = torch.autograd.grad(quiet.inner(x, y)(), y)
+    assert float(g_y.abs().max()) < 1e-12
+    torch.testing.assert_close(quiet.outer(x, y)().detach(), bed.F(x).sum())
+
+
+def test_constants_of_the_quadratic_lower_problem():
+    bed, c = QUADRATIC, QUADRATIC.constants()
+    values = torch.linalg.eigvalsh(bed.A)
+    assert (c.lam, c.L_gy, c.C_gyy, c.L_fx, c.L_fy) == (
+        pytest.approx(float(values[0])), pytest.approx(float(values[-1])), 2.0, 0.3, 1.0,
+    )  # fmt: skip
+    assert c.L_gy == pytest.approx(2.0 / 1.2)
+    assert c.C_gxy == pytest.approx(float(torch.linalg.svdvals(bed.B)[0])) == 0.7
+    assert c.delta_f == pytest.approx(float(bed.F(torch.ones(1, 3, dtype=torch.float64))))
+    x, y = points(4000, 3), points(4000, 4, seed=1)
+    for step in (1.0, 1e-3):
+        z = x + step * points(4000, 3, seed=2)
+        ratio = (bed.grad(x) - bed.grad(z)).norm(dim=1) / (x - z).norm(dim=1)
+        assert float(ratio.max()) <= c.L * (1 + 1e-9)
+    f_y = slope(bed.f, x, y, of=1)
+    assert float(f_y.norm(dim=1).max()) <= c.C_fy
+    steepest = bed.c + 1 / math.sqrt(3 * 0.5)  # where phi' is largest, in all four coordinates
+    assert float(slope(bed.f, x[:1], steepest.expand(1, 4), of=1).norm()) == pytest.approx(c.C_fy)
+    with pytest.raises(
+        ValueError, match=r"rho=0\.0: the theorems need a bounded f_y, and that of a square is not; pass"
+    ):
+        QuadraticBilevel().constants()
+
+
+def test_samples_of_the_quadratic_lower_problem():
+    bed, k, rows = QUADRATIC, 4, 20_000
+    x, y = (points(1, d, seed=d).expand(rows, d) for d in (3, 4))
+    noise = tuple(part[0] for part in bed.draw(1, rows, k, torch.Generator().manual_seed(0)))
+    pieces = bed.sample(x, y, noise)
+    values = torch.linalg.eigvalsh(bed.A)
+    mean_h = sum((1 - values / bed.C_gyy) ** p for p in range(k)) / bed.C_gyy
+    close = 5 / math.sqrt(rows)
+    torch.testing.assert_close(pieces.h.mean(0), mean_h, rtol=0, atol=close * k / bed.C_gyy)
+    assert bool(((mean_h - 1 / values).abs() <= (1 - bed.lam / bed.C_gyy) ** k / bed.lam + 1e-12).all())
+    assert float(pieces.h.max()) <= k / bed.C_gyy
+    exact = {
+        "fx": slope(bed.f, x[:1], y[:1], of=0)[0],
+        "fy": slope(bed.f, x[:1], y[:1], of=1)[0],
+        "gxy": -bed.B.T,
+        "gy": bed.A @ y[0] - bed.B @ x[0] - bed.b,
+    }
+    for key, expected in exact.items():
+        piece = getattr(pieces, key)
+        torch.testing.assert_close(piece.mean(0), expected, rtol=0, atol=close)
+        assert float((piece - expected).flatten(1).square().sum(1).mean()) == pytest.approx(bed.sigma2, rel=1e-2)
+    estimate, gy = bed.estimate(x, y, noise)
+    assert torch.equal(gy, pieces.gy)
+    expected = exact["fx"] - exact["gxy"] @ bed.apply(mean_h, exact["fy"])
+    torch.testing.assert_close(estimate.mean(0), expected, rtol=0, atol=10 * close)
+
+
+def test_closures_draw_what_the_simulator_draws():
+    """First and second derivatives of the closures: means and variances of the pieces."""
+    bed, rows = QUADRATIC, 20_000
+    x, y = (points(1, d, seed=d).expand(rows, d).clone().requires_grad_() for d in (3, 4))
+    fx, fy = torch.autograd.grad(bed.outer(x, y)(), (x, y))
+    (gy,) = torch.autograd.grad(bed.inner(x, y)(), y, create_graph=True)
+    w = points(1, 4, scale=1.0, seed=9).expand(rows, 4)
+    gxy_w, gyy_w = torch.autograd.grad((gy * w).sum(), (x, y))
+    clean = [slope(bed.f, x[:1], y[:1], of=k)[0] for k in range(2)]
+    clean.append((bed.A @ y[0] - bed.B @ x[0] - bed.b).detach())
+    close = 5 / math.sqrt(rows)
+    for piece, expected in zip((fx, fy, gy.detach()), clean, strict=True):
+        torch.testing.assert_close(piece.mean(0), expected, rtol=0, atol=close)
+        assert float((piece - expected).square().sum(1).mean()) == pytest.approx(bed.sigma2, rel=1e-2)
+    size = float(w[0].square().sum())
+    error = gxy_w + w @ bed.B
+    torch.testing.assert_close(error.mean(0), torch.zeros(3, dtype=x.dtype), rtol=0, atol=close * size)
+    assert float(error.square().sum(1).mean()) == pytest.approx(bed.sigma2 * size / 4, rel=3e-2)
+    ratio = gyy_w / (w @ bed.A)  # 1 + s in every coordinate
+    torch.testing.assert_close(ratio, ratio[:, :1].expand_as(ratio))
+    assert 0.8 <= float(ratio.min()) < 0.801
+    assert 1.199 < float(ratio.max()) <= 1.2
+    assert float(ratio.mean()) == pytest.approx(1.0, abs=0.2 * close)
+
+
+def test_second_derivatives_and_samples_of_the_logistic_lower_problem():
+    bed, whole = LOGISTIC, LogisticBilevel(n=6, m=5, batch=None)
+    x, y = points(1, 6, scale=1.0), points(1, 3, seed=1)
+    H = torch.autograd.functional.hessian(lambda y: whole.inner(x, y)(), y)[0, :, 0]
+    torch.testing.assert_close(bed.hessian(x, y)[0], H)
+    n = 4000
+    with torch.no_grad():
+        found = bed.inner(x.expand(n, 6), y.expand(n, 3))() / n
+        assert float(found) == pytest.approx(float(whole.inner(x, y)()), abs=0.02)
+    with pytest.raises(ValueError, match="batch=None: the simulator draws examples; pass batch=1 or more"):
+        whole.draw(1, 1, 1, torch.Generator())
+    with pytest.raises(ValueError, match=r"batch=0: must be at least 1"):
+        LogisticBilevel(batch=0)
+
+
+def test_the_constants_of_the_logistic_lower_problem():
+    bed = LOGISTIC
+    c, n = bed.constants(), 6
+    x, y = points(300, n, scale=2.0), points(300, 3, scale=2.0, seed=1)
+    x2, y2 = x + 0.1 * points(300, n, seed=2), y + 0.1 * points(300, 3, seed=3)
+
+    def second(x, y):
+        margins = y @ bed.noisy.T
+        weights = x.sigmoid()
+        mixed = -(weights * (1 - weights) * (-margins).sigmoid()).unsqueeze(-1) * bed.noisy / n
+        return bed._gyy(weights, margins), mixed
+
+    gyy, gxy = second(x, y)
+    gyy2, gxy2 = second(x2, y2)
+    moved = torch.cat([x - x2, y - y2], 1).norm(dim=1)
+    eigenvalues = torch.linalg.eigvalsh(gyy)
+    assert c.lam <= float(eigenvalues.min()) <= float(eigenvalues.max()) <= c.L_gy
+    assert float(torch.linalg.matrix_norm(gxy, 2).max()) <= c.C_gxy
+    assert float((torch.linalg.matrix_norm(gyy - gyy2) / moved).max()) <= c.L_gyy
+    assert float((torch.linalg.matrix_norm(gxy - gxy2) / moved).max()) <= c.L_gxy
+
+
+def test_the_estimate_of_the_logistic_hypergradient():
+    bed, k, rows = LOGISTIC, 6, 20_000
+    x = points(1, 6, scale=1.0)
+    y = bed.y_star(x)
+    like = x.expand(rows, 6)
+    noise = tuple(part[0] for part in bed.draw(1, rows, k, torch.Generator().manual_seed(0)))
+    estimate, gy = bed.estimate(like, y.expand(rows, 3), noise)
+    c = bed.constants()
+    bias = c.C_gxy * c.C_fy * (1 - c.lam / c.C_gyy) ** k / c.lam
+    spread = float(estimate.std(0).norm()) / math.sqrt(rows)
+    assert float((estimate.mean(0) - bed.grad(x)[0]).norm()) <= bias + 5 * spread
+    assert float(gy.mean(0).norm()) <= 5 * float(gy.std(0).norm()) / math.sqrt(rows)
+    assert float((gy - gy.mean(0)).square().sum(1).mean()) <= c.sigma2
+    plan = theory.bilevel(c, T=10)
+    assert float((estimate - estimate.mean(0)).square().sum(1).mean()) <= plan.bound().noise / plan.gamma
 
 
 def test_composition_minimizers():
     problem = QuadraticComposition(noise=0.4)
-    assert problem.gradient(problem.minimizer()).abs().max() < 1e-12
+    assert problem.grad(problem.minimizer()).abs().max() < 1e-12
     x = problem.naive_minimizer()
     inner, n = problem.inner(x.requires_grad_()), 4000
     # The mean gradient of f(g(x; xi)) vanishes at the naive minimizer.
     total = torch.autograd.grad(sum(problem.outer(inner()) for _ in range(n)), x)[0]
     assert (total / n).abs().max() < 0.06
-    assert problem.gradient(x).abs().max() > 0.1
+    assert problem.grad(x).abs().max() > 0.1
 
 
 def test_wrong_options():

@@ -62,11 +62,16 @@ def test_pl_gives_stages():
 def test_followers_have_their_own_step_size():
     plan = minmax(MINMAX, T=1000)
     x, y = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
-    optimizer = torch.optim.SGD([{"params": [x], "beta": 0.9}, {"params": [y], "beta": None}], lr=1.0)
+    optimizer = semaopt.PDSM(primal=[x], dual=[y])
     schedule = plan.schedule(optimizer)
-    assert [group["lr"] for group in optimizer.param_groups] == [plan.eta_x, plan.eta_y]
-    assert schedule.get_last_gamma() == [pytest.approx(plan.gamma), None]
-    with pytest.raises(ValueError, match=r"param groups \[1\] of SGD are not averaged .* use theory.minmax"):
+    for _ in range(2):
+        assert [group["lr"] for group in optimizer.param_groups] == [plan.eta_x, plan.eta_y]
+        assert schedule.get_last_gamma() == [pytest.approx(plan.gamma), None]
+        optimizer.step()
+        schedule.step()
+    with pytest.raises(ValueError, match=r"param groups \[1\] of PDSM are not averaged .* use theory.minmax"):
         constant(C, T=10).schedule(optimizer)
     with pytest.raises(ValueError, match=r"ASA has no param group for y, and this plan has a step size for it"):
         plan.schedule(make())
+    with pytest.raises(ValueError, match=r"param group 0 of SGDA holds x and is not averaged \(beta=None\)"):
+        plan.schedule(semaopt.baselines.SGDA(primal=[x], dual=[y]))

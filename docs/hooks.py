@@ -1,0 +1,119 @@
+r"""What MkDocs does beside rendering Markdown: the pages of the API, and mathematics as MathML.
+
+Nothing of the site is loaded from elsewhere: formulas are converted when the site is built, and browsers draw MathML
+without help.
+"""
+
+import ast
+import re
+from collections.abc import Sequence
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+PACKAGE = Path(__file__).parent.parent / "semaopt"
+#: Pages that come with the runs and the checks they report; the navigation shows them where they are there.
+REPORTS = ("results/index.md", "theory.md", "reliability.md")
+
+
+# The API reference: one page for the package and one for each of the modules that it exports.
+
+
+def exports(source: Path) -> list[str]:
+    """The public names of a module: what it defines, and what it imports as ``X as X``."""
+    names = []
+    for node in ast.parse(source.read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            names += [alias.name for alias in node.names if alias.asname == alias.name]
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.append(node.name)
+        elif isinstance(node, ast.AnnAssign | ast.Assign):
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+            names += [target.id for target in targets if isinstance(target, ast.Name)]
+    return [name for name in names if not name.startswith("_")]
+
+
+def source_of(package: Path, module: str) -> Path | None:
+    """The file of a module of a package, None if the name is no module."""
+    places = (package / module / "__init__.py", package / f"{module}.py")
+    return next((place for place in places if place.exists()), None)
+
+
+def modules(source: Path, dotted: str) -> list[str]:
+    """The modules that a package passes on: ``from package import module as module``."""
+    nodes = [node for node in ast.parse(source.read_text()).body if isinstance(node, ast.ImportFrom)]
+    return sorted(alias.name for node in nodes if node.module == dotted for alias in node.names if alias.asname)
+
+
+def api_pages(source: Path = PACKAGE / "__init__.py", dotted: str = "semaopt") -> dict[str, str]:
+    """The path of each page of the reference, with its text: a module, and below it those that it passes on."""
+    below = modules(source, dotted)
+    names = [name for name in exports(source) if name not in below]
+    hidden = [name for name in names if source.name == "__init__.py" and source_of(source.parent, name)]
+    pages = {f"api/{dotted.removeprefix('semaopt.')}.md": api_page(dotted, names, hidden)}
+    for name in below:
+        found = source_of(source.parent, name)
+        if found is None:
+            raise PluginError(f"{source}: {dotted}.{name} is no module of the package")
+        pages |= api_pages(found, f"{dotted}.{name}")
+    return pages
+
+
+def api_page(module: str, names: list[str], hidden: Sequence[str] = ()) -> str:
+    """Of a module and its public names. ``hidden`` are those that are also the names of the files they come from."""
+    members = "".join(f"\n        - {name}" for name in names if name not in hidden)
+    text = f"# `{module}` {{#{module}}}\n\n::: {module}\n    options:\n      members:{members}\n"
+    for name in hidden:
+        text += f"\n[](){{#{module}.{name}}}\n\n::: {module}.{name}.{name}\n    options:\n"
+        text += "      show_root_heading: true\n      show_root_full_path: false\n      show_root_toc_entry: true\n"
+    return text
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """The pages of the reference are put where the navigation says ``api/``."""
+    nav: list[Any] = []
+    for entry in config.nav or []:
+        [(title, value)] = entry.items()
+        if value == "api/":
+            nav.append({title: [{page.removeprefix("api/").removesuffix(".md"): page} for page in api_pages()]})
+        elif value not in REPORTS or Path(config.docs_dir, value).exists():
+            nav.append(entry)
+    config.nav = nav
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    for path, text in api_pages().items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+# Mathematics.
+
+FORMULA = re.compile(r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<tex>.*?)\\[)\]]</(?P=tag)>', re.DOTALL)
+
+
+def mathml(tex: str, display: str) -> str:
+    """A formula, or an error that shows what the converter could not read."""
+    tex = re.sub(r"\\arg\s*\\(min|max)(?![a-z])", r"\\operatorname{arg\1}", tex)
+    result = convert(tex, display=display)
+    for bad in (r"<mi>(\\[^<]*)</mi>", "<mi>(&|&amp;)</mi>", r"<mtext>(\\[^<]*)</mtext>"):
+        if found := re.search(bad, result):
+            raise PluginError(f"no MathML for {found[1]!r} in the formula {tex!r}")
+    return result
+
+
+def on_page_content(html: str, page: Page, **_: Any) -> str:
+    def replace(match: re.Match[str]) -> str:
+        try:
+            return mathml(unescape(match["tex"]).strip(), "inline" if match["tag"] == "span" else "block")
+        except PluginError as error:
+            raise PluginError(f"{page.file.src_uri}: {error}") from None
+
+    return FORMULA.sub(replace, html)

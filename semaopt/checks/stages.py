@@ -1,0 +1,93 @@
+"""Checks of ``thm:min_PL``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from semaopt import theory
+from semaopt.algorithms.stages import Stage
+from semaopt.checks.averages import ROWS, Check, Checks, Spoil, given
+from semaopt.checks.minimization import Setting
+from semaopt.checks.result import Figure, Result, band, below, inside, rate, reference
+from semaopt.problems import Additive, LeastSquares, Wavy, simulate
+
+
+@dataclass(frozen=True)
+class Used:
+    """A stage without the checks of :class:`semaopt.Stage`: it may be spoilt."""
+
+    eta: float
+    gamma: float
+    T: int
+
+
+def spoilt(stages: list[Stage], spoil: Spoil) -> list[Used]:
+    """The stages after ``spoil`` has had its way with eta, gamma and T."""
+    changed = [spoil({"eta": s.eta, "gamma": s.gamma, "T": s.T}) for s in stages]
+    return [Used(rates["eta"], rates["gamma"], int(rates["T"])) for rates in changed]
+
+
+def pl(name: str, setting: Setting, epsilon: float, seeds: int, spoil: Spoil = dict) -> Result:
+    """``thm:min_PL``: F - min F below epsilon_0/2^(k+1) after stage k, hence ~ 1/steps."""
+    c = setting.constants
+    plan = theory.pl(c, epsilon)
+    stages = spoilt(plan.stages, spoil)
+    runs = simulate.minimize_in_stages(setting.bed, setting.oracle, setting.row, stages, seeds=seeds, clip=setting.clip)
+    steps = [sum(s.T + 1 for s in plan.stages[: k + 1]) for k in range(len(stages))]
+    gaps, bounds = [run.gap for run in runs], [plan.bound(n) for n in steps]
+    lines = [
+        below("F - min F <= epsilon_k", gaps, bounds, [f"stage {k}" for k in range(len(stages))]),
+        inside([run.scaling_bounds for run in runs], (c.c_l, c.c_u)),
+        rate("F - min F ~ steps^p", -1.0, steps, gaps),
+    ]
+    figure = Figure(
+        f"{name}: every stage halves F - min F, and the error falls at least like 1/steps",
+        "steps",
+        "F - min F",
+        [band("measured", steps, gaps), reference("bound (thm:min_PL)", steps, bounds)],
+    )
+    return Result(name, plan.label, lines, figure, {**given(c), "steps": steps, "seeds": seeds})
+
+
+def pl_in_mu(name: str, mus: tuple[float, ...], stages: int, seeds: int, spoil: Spoil = dict) -> Result:
+    """``thm:min_PL``: steps times F - min F grow at most like 1/mu^2."""
+    products, gaps, bounds = [], [], []
+    for mu in mus:
+        bed, oracle = LeastSquares(mu=mu), Additive(0.05)
+        plan = theory.pl(bed.constants(oracle), 2.0**-stages)
+        gap = simulate.minimize_in_stages(bed, oracle, "shb", spoilt(plan.stages, spoil), seeds=seeds)[-1].gap
+        gaps.append(gap)
+        bounds.append(plan.bound())
+        products.append(gap * plan.T)
+    inverse = [1 / mu for mu in mus]
+    lines = [
+        below("F - min F <= epsilon", gaps, bounds, [f"mu = {mu}" for mu in mus]),
+        rate("steps (F - min F) ~ (1/mu)^p", 2.0, inverse, products),
+    ]
+    quadratic = [float(products[0].mean()) * (i / inverse[0]) ** 2 for i in inverse]
+    figure = Figure(
+        f"{name}: steps times error grow at most like 1/mu^2",
+        "1/mu",
+        "steps (F - min F)",
+        [band("measured", inverse, products), reference("~ 1/mu^2", inverse, quadratic)],
+    )
+    return Result(name, "thm:min_PL", lines, figure, {"mu": list(mus), "seeds": seeds})
+
+
+def registry(quick: bool) -> Checks:
+    """Name -> (theorem, check)."""
+    stages, seeds = (4, 128) if quick else (6, 256)
+    squares, noise = LeastSquares(mu=0.5), Additive(0.05)
+    settings = {
+        "shb": (Setting(squares, noise, ROWS["shb"]), 2.0**-stages),
+        "adam": (Setting(squares, noise, ROWS["adam"], clip=(0.5, 1.0)), 2.0**-stages),
+        "wavy": (Setting(Wavy(d=2), Additive(0.1), ROWS["shb"]), 2.0 ** (4 - stages)),
+    }
+    found: dict[str, tuple[str, Check]] = {
+        f"pl[{key}]": ("thm:min_PL", partial(pl, setting=setting, epsilon=epsilon, seeds=seeds))
+        for key, (setting, epsilon) in settings.items()
+    }
+    mus = (0.5, 0.25) if quick else (0.5, 0.25, 0.125)
+    found["pl[mu]"] = "thm:min_PL", partial(pl_in_mu, mus=mus, stages=stages, seeds=seeds)
+    return {key: (label, partial(check, key)) for key, (label, check) in found.items()}

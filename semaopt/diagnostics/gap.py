@@ -1,0 +1,52 @@
+"""A proxy of the duality gap of a min-max problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from semaopt import projections
+from semaopt._check import number
+
+
+def duality_gap(optimizer: Optimizer, loss: Callable[[], Tensor], steps: int) -> float:
+    r"""f(x, y') - f(x', y), where y' and x' are ``steps`` plain full-gradient steps up from y and down from x.
+
+    A lower bound of the duality gap :math:`\max_yf(x, y) - \min_xf(x, y)` at (x, y) up to what the steps themselves
+    lose, and 0 at a saddle point. Each side moves with the lr of its groups, x without its scaling; everything is put
+    back.
+    """
+    roles: dict[str, list[dict[str, Any]]] = {"dual": [], "primal": []}
+    for group in optimizer.param_groups:
+        roles["dual" if group.get("role") == "dual" else "primal"].append(group)
+    best = {role: _after(groups, loss, steps, 1.0 if role == "dual" else -1.0) for role, groups in roles.items()}
+    return best["dual"] - best["primal"]
+
+
+def _after(groups: list[dict[str, Any]], loss: Callable[[], Tensor], steps: int, sign: float) -> float:
+    """The best loss of this side among its point and the points after each step; the parameters are put back."""
+    xs = [x for group in groups for x in group["params"] if x.requires_grad]
+    saved = [x.detach().clone() for x in xs]
+    seen: list[float] = []
+    try:
+        for _ in range(steps + 1):
+            with torch.enable_grad():
+                value = loss()
+                found = torch.autograd.grad(value, xs, allow_unused=True)
+            seen.append(float(value.detach()))
+            by_x = {id(x): g for x, g in zip(xs, found, strict=True) if g is not None}
+            with torch.no_grad():
+                for group in groups:
+                    for x in group["params"]:
+                        if id(x) in by_x:
+                            x.add_(by_x[id(x)], alpha=sign * number(group["lr"]))
+                            projections.apply_(group.get("project"), x)
+    finally:
+        with torch.no_grad():
+            for x, before in zip(xs, saved, strict=True):
+                x.copy_(before)
+    return max(seen) if sign > 0 else min(seen)

@@ -1,0 +1,198 @@
+r"""Functions to minimize with F, grad F, min F, L and mu in closed form; ``x`` has the shape ``[seeds, d]``."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from semaopt._check import require
+from semaopt.problems._scaled import scaled
+from semaopt.problems.oracles import Draw, Oracle
+from semaopt.scalings import Scaling
+from semaopt.theory.constants import Constants
+
+#: The largest slope of t^2/(1+t^2), at t = 1/sqrt(3).
+STEEPEST = 3 * math.sqrt(3) / 8
+
+
+def bump(t: Tensor) -> Tensor:
+    """t^2/(1+t^2): bounded by 1, its second derivative (2 - 6t^2)/(1+t^2)^3 lies in [-1/2, 2]."""
+    square = t.square()
+    return square / (1 + square)
+
+
+def bump_slope(t: Tensor) -> Tensor:
+    """The derivative 2t/(1+t^2)^2 of :func:`bump`."""
+    return t.div(t.square().add_(1).square_()).mul_(2)
+
+
+class Minimization(ABC):
+    """A test bed: the same start for every seed."""
+
+    d: int
+    #: The Lipschitz constant of grad F.
+    L: float
+    #: The PL constant, if F has one.
+    mu: float | None = None
+    #: min F.
+    smallest: float = 0.0
+    #: A bound of the largest coordinate of grad F.
+    steepest: float = math.inf
+
+    @abstractmethod
+    def F(self, x: Tensor) -> Tensor:
+        """F of every row."""
+
+    @abstractmethod
+    def grad(self, x: Tensor) -> Tensor:
+        """Grad F of every row."""
+
+    @abstractmethod
+    def start(self, seeds: int = 1) -> Tensor:
+        """x_0, once for every seed."""
+
+    def constants(
+        self,
+        oracle: Oracle,
+        scaling: str | Scaling = "shb",
+        clip: tuple[float, float] | None = None,
+    ) -> Constants:
+        """All that ``thm:2``, ``thm:SHB_decrease`` and (if F is PL) ``thm:min_PL`` ask for."""
+        sigma2, growth = oracle.variance(self.d)
+        require(sigma2 > 0 or growth == 0, "sigma2", sigma2, "growing noise needs a sigma2 > 0", "add a little noise")
+        c = Constants(
+            L=self.L,
+            mu=self.mu,
+            sigma2=sigma2,
+            c=growth / sigma2 if growth else 0.0,
+            delta_f=float(self.F(self.start())) - self.smallest,
+        )
+        return scaled(c, scaling, oracle.largest(self.steepest, self.d), self.d, clip)
+
+
+@dataclass(frozen=True)
+class Bounded(Minimization):
+    r"""F(x) = sum of :math:`x_i^2/(1+x_i^2)`: non-convex, bounded, L = 2, min F = 0; x_0 is ``x0`` in every
+    coordinate.
+    """
+
+    d: int = 10
+    x0: float = 1.0
+    L = 2.0
+    steepest = STEEPEST
+
+    def F(self, x: Tensor) -> Tensor:
+        return bump(x).sum(-1)
+
+    def grad(self, x: Tensor) -> Tensor:
+        return bump_slope(x)
+
+    def start(self, seeds: int = 1) -> Tensor:
+        return torch.full((seeds, self.d), self.x0, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Wavy(Minimization):
+    r"""F(x) = sum of :math:`x_i^2 + 3\sin^2x_i`: not convex, yet PL; :math:`F'' = 2 + 6\cos2x \in [-4, 8]`, min F = 0.
+
+    mu = 0.175: the smallest :math:`F'^2/(2F)` on the line is 0.17553, at x = 2.2017; where :math:`|x| \ge 4` it is at
+    least :math:`(2|x|-3)^2/(2x^2+6) > 0.6`. A sum of PL functions of different coordinates has the same mu. (Karimi,
+    Nutini and Schmidt 2016, where the example is from, give 1/32.)
+    """
+
+    d: int = 10
+    x0: float = 2.0
+    L = 8.0
+    mu = 0.175
+
+    def F(self, x: Tensor) -> Tensor:
+        return (x.square() + 3 * x.sin().square()).sum(-1)
+
+    def grad(self, x: Tensor) -> Tensor:
+        return x.mul(2).sin_().mul_(3).add_(x, alpha=2)
+
+    def start(self, seeds: int = 1) -> Tensor:
+        return torch.full((seeds, self.d), self.x0, dtype=torch.float64)
+
+
+class LeastSquares(Minimization):
+    r"""F(x) = :math:`\frac1{2n}|Ax - b|^2` with A of rank r < d: not strongly convex, PL with mu = smallest nonzero
+    eigenvalue.
+
+    A has n = 2r rows; :math:`A^TA/n` has the eigenvalue L once, mu r - 1 times and 0 else. b has a part outside of the
+    range of A, of size :math:`\sqrt{2n\,}\sqrt{\text{residual}}`, so min F = residual. x_0 = 0.
+
+    Args:
+        d: the dimension.
+        rank: r.
+        L: the largest eigenvalue.
+        mu: the smallest nonzero eigenvalue.
+        residual: min F.
+        distance: F(x_0) - min F.
+    """
+
+    def __init__(
+        self,
+        d: int = 10,
+        rank: int = 5,
+        *,
+        L: float = 1.0,
+        mu: float = 0.5,
+        residual: float = 0.0,
+        distance: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        require(2 <= rank <= d, "rank", rank, f"must lie between 2 and d={d}", "the eigenvalues are L and mu")
+        self.d, self.L, self.mu, self.smallest = d, L, mu, residual
+        generator = torch.Generator().manual_seed(seed)
+        n = 2 * rank
+        left = torch.linalg.qr(torch.randn(n, n, generator=generator, dtype=torch.float64))[0]
+        right = torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64))[0]
+        values = torch.full((rank,), mu, dtype=torch.float64)
+        values[0] = L
+        self.A = left[:, :rank] * (n * values).sqrt() @ right[:, :rank].T
+        # F(0) - min F is |the part of b in the range of A|^2 / 2n.
+        inside = left[:, :rank] @ torch.ones(rank, dtype=torch.float64) * math.sqrt(2 * n * distance / rank)
+        self.b = inside + left[:, rank] * math.sqrt(2 * n * residual)
+        self.gram, self.moment = self.A.T @ self.A / n, self.A.T @ self.b / n
+
+    def F(self, x: Tensor) -> Tensor:
+        residual: Tensor = x @ self.A.T - self.b
+        return residual.square().mean(-1) / 2
+
+    def grad(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.moment, x, self.gram, beta=-1)
+
+    def start(self, seeds: int = 1) -> Tensor:
+        return torch.zeros(seeds, self.d, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    r"""The gradient of one random term of a :class:`LeastSquares` problem, :math:`a_i(a_i^Tx - b_i)`.
+
+    :math:`E|O|^2 = \frac1n\sum|a_i|^2(a_i^Tx-b_i)^2 \le R^2\cdot2F` with :math:`R = \max|a_i|`, and F - min F
+    :math:`\le |\nabla F|^2/(2\mu)`: sigma2 = 2R^2 min F, growth = R^2/mu.
+    """
+
+    problem: LeastSquares
+
+    def draw(self, steps: int, like: Tensor, generator: torch.Generator) -> Draw:
+        return (torch.randint(len(self.problem.b), (steps, len(like)), generator=generator),)
+
+    def sample(self, x: Tensor, gradient: Tensor, noise: Draw) -> Tensor:
+        rows = self.problem.A[noise[0]]
+        residual: Tensor = torch.linalg.vecdot(rows, x) - self.problem.b[noise[0]]
+        g: Tensor = rows * residual.unsqueeze(-1)
+        return g
+
+    def variance(self, d: int) -> tuple[float, float]:
+        largest = float(self.problem.A.square().sum(1).max())
+        return 2 * largest * self.problem.smallest, largest / float(self.problem.mu or 0)
+
+    def largest(self, G: float, d: int) -> float:
+        return math.inf

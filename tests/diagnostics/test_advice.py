@@ -1,0 +1,96 @@
+"""The warnings in words."""
+
+import pytest
+import torch
+
+import semaopt
+from semaopt.diagnostics import Monitor
+from semaopt.diagnostics.advice import Seen, advise
+
+NOTHING = {"median": None, "L": None, "sigma2": None, "gradient": None, "tracking": None}
+
+
+def seen(**values):
+    return Seen(**{"lr": 1e-3, "gamma": 0.1, "c_l": 1.0, "c_u": 1.0, **NOTHING, **values})
+
+
+def test_nothing_to_say():
+    assert advise(seen()) == []
+    assert advise(seen(L=1.0, sigma2=0.1, gradient=1.0, tracking=0.01)) == []
+
+
+def test_the_step_size_of_thm_2():
+    # c_l/(2 L c_u^2) = 1e-3/2e6 is the smallest limit; a factor 10 around the median allows much more.
+    [text] = advise(seen(L=1.0, c_l=1e-3, c_u=1e3, median=1.0))
+    assert text == (
+        "c_u/c_l = 1e+06: thm:2 asks lr <= 5e-10 (L = 1), and lr = 0.001; "
+        "clip_scaling=(0.3, 3) would bring it to 10 and allow lr <= 0.005"
+    )
+    [text] = advise(seen(L=100.0))
+    assert (
+        text == "c_u/c_l = 1: thm:2 asks lr <= 0.0005 (L = 1e+02), and lr = 0.001; lower lr, or raise gamma = 1 - beta"
+    )
+
+
+def test_without_l_only_a_wide_range_is_worth_a_word():
+    assert advise(seen(c_l=0.1, c_u=1.0)) == []
+    [text] = advise(seen(c_l=1.0, c_u=1e7, median=1e3))
+    assert text == (
+        "c_u/c_l = 1e+07: the bounds of thm:2 grow with it; clip_scaling=(300, 3e+03) would bring it to 10 "
+        "(pass full_gradient to learn L, and the largest lr)"
+    )
+
+
+def test_s_without_bounds():
+    [text] = advise(seen(c_u=float("inf")))
+    assert text.startswith("s runs from 1 to inf: ass:2 does not hold; clip_scaling=(c_l, c_u)")
+
+
+def test_gamma_against_the_noise():
+    [text] = advise(seen(sigma2=100.0, gradient=0.01))
+    assert text == (
+        "noise: an average with gamma = 0.1 leaves 5.3 of sigma^2 = 1e+02, more than |grad F|^2 = 0.01; "
+        "gamma <= 0.0002 (beta >= 0.9998) would leave less"
+    )
+
+
+def test_v_that_points_elsewhere():
+    [text] = advise(seen(gradient=0.1, tracking=2.0))
+    assert text.startswith(
+        "|v - grad F|^2 = 2 on average, more than |grad F|^2 = 0.1: v mostly points elsewhere; lower lr"
+    )
+
+
+def test_a_monitor_warns_of_adam_with_a_tiny_g0():
+    x = torch.nn.Parameter(torch.tensor([1.0, 1e-9]))
+    optimizer = semaopt.ASA([x], lr=1e-3, scaling="adam")
+    with Monitor(optimizer, full_gradient=lambda: x.square().sum(), every=1) as m:
+        for _ in range(3):
+            optimizer.zero_grad()
+            x.square().sum().backward()
+            optimizer.step()
+    [text] = m.warnings
+    assert text.startswith("c_u/c_l = 2e+07: thm:2 asks lr <= ")
+    assert "clip_scaling=(" in text
+
+
+def test_a_scaling_that_cannot_be_read():
+    class Own:
+        g0, buffers = 1.0, ()
+
+        def update_(self, m, seen):
+            return seen.g.square()
+
+    x = torch.nn.Parameter(torch.ones(2))
+    optimizer = semaopt.ASA([x], scaling=Own())
+    with Monitor(optimizer, every=1) as m:
+        x.grad = torch.ones(2)
+        optimizer.step()
+    assert m.scaling_bounds is None
+    [text] = m.warnings
+    assert text.startswith("the bounds of s are not known for Own: it has no read(m, seen)")
+
+
+@pytest.mark.parametrize("gradient", [0.0, None])
+def test_nothing_is_said_about_what_is_not_known(gradient):
+    assert advise(seen(sigma2=1.0, gradient=gradient, tracking=1.0, c_l=None, c_u=None)) == []

@@ -1,0 +1,265 @@
+"""What the monitor reports, against closed forms."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+
+import semaopt
+from semaopt import scalings
+from semaopt.diagnostics import Monitor, duality_gap
+
+CURVATURE = torch.tensor([1.0, 4.0], dtype=torch.float64)
+
+
+def quadratic(x):
+    """F(x) = sum of c_i x_i^2 / 2: L = 4."""
+    return (CURVATURE * x.square()).sum() / 2
+
+
+def start(**hyper):
+    x = torch.nn.Parameter(torch.tensor([3.0, -1.0], dtype=torch.float64))
+    return x, semaopt.ASA([x], **{"lr": 0.05, "beta": 0.5, "scaling": "shb", **hyper})
+
+
+def advance(x, optimizer, noise=0.0, steps=1):
+    for _ in range(steps):
+        x.grad = CURVATURE * x.detach() + noise
+        optimizer.step()
+
+
+def test_gradient_tracking_noise_and_l_by_hand():
+    x, optimizer = start()
+    noise = torch.tensor([0.3, -0.4], dtype=torch.float64)
+    at, v, expected = x.detach().clone(), None, []
+    for _ in range(4):
+        gradient = CURVATURE * at
+        v = gradient + noise if v is None else 0.5 * v + 0.5 * (gradient + noise)
+        expected.append((float(gradient.norm()), float((v - gradient).square().sum()), at))
+        at = at - 0.05 * v
+    with Monitor(optimizer, full_gradient=lambda: quadratic(x), every=1) as m:
+        advance(x, optimizer, noise, steps=4)
+    assert [r.step for r in m.history] == [0, 1, 2, 3]
+    assert [r.gradient_norm for r in m.history] == pytest.approx([g for g, _, _ in expected])
+    assert [r.tracking_error for r in m.history] == pytest.approx([e for _, e, _ in expected])
+    assert [r.noise for r in m.history] == pytest.approx([0.25] * 4)
+    secants = [float((CURVATURE * (b - a)).norm() / (b - a).norm()) for (_, _, a), (_, _, b) in pairwise(expected)]
+    assert [r.secant for r in m.history[1:]] == pytest.approx(secants)
+    assert m.history[0].secant is None
+    assert pytest.approx(max(secants)) == m.L
+    assert m.L <= 4.0
+    assert m.sigma2 == pytest.approx(0.25)
+    assert (m.gradient_norm, m.tracking_error) == pytest.approx(expected[-1][:2])
+    assert m.average_gradient == pytest.approx(sum(g**2 for g, _, _ in expected) / 4)
+    assert m.average_tracking == pytest.approx(sum(e for _, e, _ in expected) / 4)
+
+
+def test_gradients_may_be_given_as_a_list():
+    x, optimizer = start()
+    with Monitor(optimizer, full_gradient=lambda: [CURVATURE * x.detach()], every=1) as m:
+        advance(x, optimizer)
+    assert m.tracking_error == 0.0
+    assert m.gradient_norm == pytest.approx(5.0)
+
+
+def test_the_step_is_not_touched():
+    x, plain = start(scaling="adam")
+    y, watched = start(scaling="adam")
+    with Monitor(watched, full_gradient=lambda: quadratic(y), every=2):
+        for k in range(7):
+            advance(x, plain, 0.1 * k)
+            advance(y, watched, 0.1 * k)
+            assert torch.equal(x.grad, y.grad)
+    assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize("clip", [None, (0.2, 0.9)])
+@pytest.mark.parametrize("name", list(scalings.BY_NAME))
+def test_the_bounds_of_s_are_those_of_the_step(name, clip, corrected):
+    """s from the step itself: x_t - x_{t+1} = lr s v."""
+    x, optimizer = start(scaling=name, clip_scaling=clip, bias_correction=corrected, lr=0.01)
+    with Monitor(optimizer, every=1) as m:
+        for k in range(5):
+            before = x.detach().clone()
+            advance(x, optimizer, 0.5 * (-1) ** k)
+            state = optimizer.state[x]
+            v = state["v"] / (state["v_weight"] if corrected else 1.0)
+            s = (before - x.detach()) / (0.01 * v)
+            assert (m.history[-1].c_l, m.history[-1].c_u) == pytest.approx((float(s.min()), float(s.max())), rel=1e-9)
+            assert m.history[-1].c_l <= m.history[-1].median <= m.history[-1].c_u
+    assert m.scaling_bounds == (min(r.c_l for r in m.history), max(r.c_u for r in m.history))
+
+
+def test_read_is_what_update_returned():
+    for name in scalings.BY_NAME:
+        for corrected in (False, True):
+            x, optimizer = start(scaling=name, bias_correction=corrected)
+            advance(x, optimizer, steps=3)
+            scaling = optimizer.param_groups[0]["scaling"]
+            m = {k: t.clone() for k, t in optimizer.state[x].items()}
+            g, v = CURVATURE * x.detach(), m["v"]
+            seen = scalings.Seen(g, v, 3, v.norm, corrected)
+            u = scaling.update_(m, seen)
+            kept = {k: t.clone() for k, t in m.items()}
+            again = scaling.read(m, seen._replace(g=None))
+            assert torch.equal(torch.as_tensor(u), torch.as_tensor(again)), name
+            assert all(torch.equal(m[k], kept[k]) for k in m), name
+
+
+def test_several_groups_and_weight_decay_and_maximize():
+    x, y = (torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64)) for _ in range(2))
+    groups = [
+        {"params": [x], "weight_decay": 0.5},
+        {"params": [y], "maximize": True, "scaling": scalings.AdaBound(0.1, 0.2)},
+    ]
+    optimizer = semaopt.ASA(groups, lr=0.1, beta=0.9, scaling="shb")
+
+    def linear():
+        return (3 * x - y).sum()
+
+    with Monitor(optimizer, full_gradient=linear, every=1) as m:
+        for _ in range(2):
+            x.grad, y.grad = torch.full_like(x, 3.0), torch.full_like(y, -1.0)
+            optimizer.step()
+    # In step 0 the oracle gives 3 + 0.5*2 for x and +1 for y; with exact samples v is exact in the first step.
+    assert m.history[0].gradient_norm == pytest.approx(math.sqrt(16 + 1))
+    assert m.history[0].tracking_error == pytest.approx(0.0, abs=1e-24)
+    assert m.history[0].noise == pytest.approx(0.0, abs=1e-24)
+    assert m.scaling_bounds == pytest.approx((0.2, 1.0))
+
+
+def test_sigma2_without_a_full_gradient():
+    x = torch.nn.Parameter(torch.zeros(50, dtype=torch.float64))
+    optimizer = semaopt.ASA([x], lr=0.0, beta=0.99, scaling="shb")
+    generator = torch.Generator().manual_seed(0)
+    with Monitor(optimizer, every=10) as m:
+        for _ in range(4000):
+            x.grad = torch.randn(50, generator=generator, dtype=torch.float64)
+            optimizer.step()
+    assert m.sigma2 == pytest.approx(50, rel=0.05)  # |O - v_t|^2 has the tracking error 50/199 on top
+    assert (m.L, m.gradient_norm, m.tracking_error, m.average_gradient) == (None,) * 4
+
+
+def test_every_off_and_sampled():
+    x, optimizer = start()
+    m = Monitor(optimizer, every=3)
+    with pytest.raises(RuntimeError, match="the monitor was never on"):
+        m.sampled()
+    advance(x, optimizer, steps=5)
+    assert m.history == []
+    assert m.scaling_bounds is None
+    points = []
+    with m:
+        for _ in range(7):
+            points.append(x.detach().clone())
+            advance(x, optimizer)
+        with pytest.raises(RuntimeError, match="already on"):
+            m.__enter__()
+    assert [r.step for r in m.history] == [0, 3, 6]
+    assert any(torch.equal(m.sampled()[0], point) for point in points)
+    advance(x, optimizer, steps=5)
+    assert len(m.history) == 3
+    assert not optimizer._optimizer_step_pre_hooks
+    assert not optimizer._optimizer_step_post_hooks
+
+
+def test_an_error_in_the_block_takes_the_hooks_off():
+    _, optimizer = start()
+    with pytest.raises(ZeroDivisionError), Monitor(optimizer):
+        1 / 0  # noqa: B018
+    assert not optimizer._optimizer_step_pre_hooks
+
+
+def test_a_writer_hears_everything():
+    class Writer:
+        def __init__(self):
+            self.seen = []
+
+        def add_scalar(self, tag, value, step):
+            self.seen.append((tag, value, step))
+
+    x, optimizer = start()
+    writer = Writer()
+    with Monitor(optimizer, lambda: quadratic(x), 2, writer) as m:
+        advance(x, optimizer, steps=3)
+    assert ("semaopt/gradient_norm", m.gradient_norm, 2) in writer.seen
+    assert {tag for tag, _, _ in writer.seen} == {
+        f"semaopt/{name}" for name in ("c_l", "median", "c_u", "gradient_norm", "tracking_error", "noise", "secant")
+    }
+
+
+def test_complex_low_precision_and_frozen_parameters():
+    z = torch.nn.Parameter(torch.tensor([3 + 4j]))
+    low = torch.nn.Parameter(torch.tensor([1.0, 2.0], dtype=torch.bfloat16))
+    frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    optimizer = semaopt.ASA([z, low, frozen], lr=0.1, scaling=scalings.Adam(g0=1.0))
+    with Monitor(
+        optimizer, full_gradient=lambda: (z.abs().square().sum() + low.float().square().sum()) / 2, every=1
+    ) as m:
+        z.grad, low.grad = z.detach().clone(), low.detach().clone()
+        optimizer.step()
+    assert m.gradient_norm == pytest.approx(math.sqrt(25 + 5))
+    assert m.tracking_error == pytest.approx(0.0, abs=1e-9)
+    assert m.scaling_bounds == pytest.approx((1 / 5, 1 / 2))
+
+
+def saddle(coupling=2.0):
+    x = torch.nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
+    y = torch.nn.Parameter(torch.tensor([0.5], dtype=torch.float64))
+
+    def f():
+        return (x.square() / 2 + coupling * x * y - y.square() / 2).sum()
+
+    return x, y, f
+
+
+def test_the_duality_gap():
+    x, y, f = saddle()
+    optimizer = semaopt.PDSM(primal=[x], dual=[y], lr=0.5, dual_lr=1.0, beta=0.5)
+    # One step: y' = y + (2x - y) = 2 is the maximizer, x' = x - 0.5(x + 2y) = 0; f(1, 2) - f(0, 0.5).
+    assert duality_gap(optimizer, f, steps=1) == pytest.approx((0.5 + 4 - 2) - (-0.125))
+    assert (x.item(), y.item()) == (1.0, 0.5)
+    optimizer = semaopt.PDSM(primal=[x], dual=[y], lr=0.05, dual_lr=0.1, beta=0.5)
+    with Monitor(optimizer, full_gradient=f, every=10, gap_steps=3) as m:
+        for _ in range(101):
+            optimizer.zero_grad()
+            f().backward()
+            optimizer.step()
+    gaps = [record.gap for record in m.history]
+    assert 0 <= gaps[-1] < 0.01 * gaps[0]
+    assert m.gap == gaps[-1]
+
+
+def test_the_dual_side_is_projected():
+    x, y, f = saddle()
+    box = semaopt.projections.Box(-0.75, 0.75)
+    optimizer = semaopt.PDSM(primal=[x], dual=[y], lr=0.5, dual_lr=1.0, beta=0.5, project=box)
+    assert duality_gap(optimizer, f, steps=1) == pytest.approx((0.5 + 1.5 - 0.75**2 / 2) - (-0.125))
+
+
+def test_wrong_use():
+    x, optimizer = start()
+    with pytest.raises(ValueError, match=r"every=0: must be a whole number >= 1; 100 costs next to nothing"):
+        Monitor(optimizer, every=0)
+    with pytest.raises(ValueError, match=r"writer=3: needs add_scalar\(tag, value, step\)"):
+        Monitor(optimizer, writer=3)
+    with pytest.raises(ValueError, match=r"gap_steps=2: needs full_gradient"):
+        Monitor(optimizer, gap_steps=2)
+    with pytest.raises(
+        TypeError, match=r"SGD has no param group with a scaling and a beta: .* use an optimizer of semaopt"
+    ):
+        Monitor(torch.optim.SGD([x], lr=0.1))
+    with Monitor(optimizer, full_gradient=list), pytest.raises(ValueError, match=r"0 gradients for 1 parameters"):
+        advance(x, optimizer)
+    with (
+        Monitor(optimizer, full_gradient=x.square),
+        pytest.raises(ValueError, match=r"tensor of shape \(2,\)"),
+    ):
+        advance(x, optimizer)
+    with (
+        Monitor(optimizer, full_gradient=lambda: [CURVATURE], every=1, gap_steps=1),
+        pytest.raises(TypeError, match=r"gap_steps needs a full_gradient that returns the loss"),
+    ):
+        advance(x, optimizer)

@@ -1,0 +1,238 @@
+"""The pages of docs/: their Python runs, they know every public name, and they are built without a warning."""
+
+import importlib.util
+import inspect
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+
+import semaopt
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+WITH_PYTHON = [page for page in PAGES if BLOCK.search(page.read_text())]
+
+
+def run(page: Path) -> dict[str, object]:
+    """The blocks of a page, one after another, in an empty folder of their own."""
+    names: dict[str, object] = {}
+    for block in BLOCK.findall(page.read_text()):
+        exec(compile(block, str(page), "exec"), names)
+    return names
+
+
+@pytest.fixture
+def _forgotten():
+    """Accelerate keeps what it was told first; the tests after this one start without it."""
+    yield
+    if "accelerate" in sys.modules:
+        from accelerate.state import AcceleratorState, GradientState, PartialState
+
+        for state in (AcceleratorState, GradientState, PartialState):
+            state._reset_state()
+
+
+def marked(page):
+    slow = [pytest.mark.slow] * (page.name == "tutorial.md")
+    return pytest.param(page, id=page.relative_to(DOCS).as_posix(), marks=slow)
+
+
+@pytest.mark.usefixtures("_forgotten")
+@pytest.mark.parametrize("page", [*map(marked, WITH_PYTHON)])
+def test_the_blocks_run(page, tmp_path, monkeypatch):
+    for needed in NEEDED.get(page.name, ()):
+        pytest.importorskip(needed, reason=f"the page uses {needed}")
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    names = run(page)
+    if (claim := CLAIMS.get(page.name)) is not None:
+        claim(names)
+
+
+def tutorial(names):
+    """What the tutorial says about its table, with room for other versions of torch."""
+    accuracy, gradient, error = torch.stack(list(names["found"].values())).T
+    constant, falls, together = range(3)
+    assert accuracy[falls] > accuracy[constant]
+    assert accuracy[together] > accuracy[constant]
+    assert gradient[constant] > 3 * gradient[together]
+    assert error[falls] > 2 * error[together]
+    assert error[falls] > 3 * gradient[falls]
+
+
+def bilevel(names):
+    weights, wrong = names["weights"].sigmoid(), names["wrong"]
+    assert weights[~wrong].mean() > weights[wrong].mean() + 0.2
+    assert names["found"].cosine > 0.99
+    assert names["found"].relative_error < 0.2
+
+
+def compositional(names):
+    assert torch.dist(names["x"], names["target"]) < 0.2
+
+
+def momentum(names):
+    assert names["optimizer"].param_groups[0]["lr"] == 1e-3
+
+
+NEEDED = {"tutorial.md": ["sklearn"], "trainers.md": ["accelerate"]}
+CLAIMS = {"tutorial.md": tutorial, "bilevel.md": bilevel, "compositional.md": compositional, "momentum.md": momentum}
+
+
+def test_every_file_that_a_page_shows_or_names_is_there():
+    named = {name for page in PAGES for name in re.findall(r"examples/\w+\.py", page.read_text())}
+    assert {f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py")} == named
+
+
+def test_every_file_that_paper_md_names_is_there():
+    named = re.findall(r"`(semaopt/[\w/]+\.py)`", (DOCS / "paper.md").read_text())
+    assert len(named) > 30
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def load(name):
+    """A module of docs/."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class TestDocstrings:
+    """The translation to Markdown."""
+
+    @pytest.fixture
+    def rst(self):
+        pytest.importorskip("griffe", reason="the site is built with the extra 'docs'")
+        return load("docstrings")
+
+    def test_blocks(self, rst):
+        text = "One line.\n\n.. math::\n    a &= b \\\\\n    c &= d\n\nText.\n\n>>> 1 + 1\n2\n\nMore."
+        assert rst.to_markdown(text, lambda _: None).split("\n\n") == [
+            "One line.",
+            "\n$$\n\\begin{align*}\na &= b \\\\\nc &= d\n\\end{align*}\n$$",
+            "\nText.",
+            "```pycon\n>>> 1 + 1\n2\n```",
+            "More.",
+        ]
+
+    def test_a_formula_on_the_line_of_its_directive(self, rst):
+        assert "$$\nx^2\n$$" in rst.to_markdown("  .. math:: x^2", lambda _: None).replace("  ", "")
+
+    def test_roles(self, rst):
+        text = ":math:`x_\\tau`, :class:`Own` and :func:`torch.add`"
+        found = rst.to_markdown(text, lambda name: {"Own": "semaopt.Own"}.get(name))
+        link = '<autoref identifier="semaopt.Own" optional><code>Own</code></autoref>'
+        assert found == f"$x_\\tau$, {link} and `torch.add`"
+
+    def test_arguments_that_share_a_description(self, rst):
+        text = "Args:\n    a, b: both\n        of them.\n    c: alone, d: not.\n\na, b: no argument"
+        assert rst.to_markdown(text, lambda _: None) == (
+            "Args:\n    a: both\n        of them.\n    b: both\n        of them.\n    c: alone, d: not.\n\n"
+            "a, b: no argument"
+        )
+
+    def test_tables(self, rst):
+        text = "====  ===\nhead  two\n====  ===\na     b c\n====  ===\nend"
+        assert rst.to_markdown(text, lambda _: None).splitlines() == [
+            "| head | two |",
+            "|---|---|",
+            "| a | b c |",
+            "end",
+        ]
+
+
+class Anchors(HTMLParser):
+    """The ids, the addresses and the text of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.ids, self.loaded, self.text = set(), [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.ids.add(attrs.get("id"))
+        if tag != "a":
+            self.loaded += [attrs[key] for key in ("src", "href") if attrs.get(key)]
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def exported(module):
+    """A package and the modules that it passes on, and so on down."""
+    yield module
+    if hasattr(module, "__path__"):
+        text = Path(module.__file__).read_text()
+        for name in re.findall(rf"^from {re.escape(module.__name__)} import (\w+) as \1$", text, re.MULTILINE):
+            if inspect.ismodule(found := getattr(module, name)):
+                yield from exported(found)
+
+
+def public_names():
+    """Every class and function that ``semaopt`` and the modules it exports define or pass on."""
+    for module in exported(semaopt):
+        home = "semaopt." if hasattr(module, "__path__") else module.__name__
+        for name, value in vars(module).items():
+            ours = getattr(value, "__module__", "").startswith(home)
+            if not name.startswith("_") and (inspect.isclass(value) or inspect.isfunction(value)) and ours:
+                yield f"{module.__name__}.{name}"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    for needed in ("mkdocs", "mkdocstrings", "latex2mathml"):
+        pytest.importorskip(needed, reason="the site is built with the extra 'docs'")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {page.relative_to(folder).as_posix(): Anchors(page.read_text()) for page in folder.rglob("*.html")}
+
+
+@pytest.mark.slow
+class TestSite:
+    """As ``make docs`` builds it."""
+
+    def test_the_reference_has_every_public_name(self, site):
+        shown = set().union(*(page.ids for name, page in site.items() if name.startswith("api/")))
+        names = list(public_names())
+        assert len(names) > 100
+        assert {"semaopt.ASA", "semaopt.hypergradient.check", "semaopt.theory.bilevel"} <= set(names)
+        assert not [name for name in names if name not in shown]
+
+    def test_nothing_is_loaded_from_elsewhere(self, site):
+        addresses = {address for page in site.values() for address in page.loaded}
+        assert not [address for address in addresses if re.match(r"(?:\w+:)?//", address)]
+
+    def test_no_markup_is_left_over(self, site):
+        for name, page in site.items():
+            text = "".join(page.text)
+            for left in (".. math::", ":math:", ":class:", ":func:", "$$", r"\frac", "--8", "<autoref"):
+                assert left not in text, f"{left} on {name}"
+
+    def test_the_examples_are_shown(self, site):
+        text = "".join("".join(page.text) for page in site.values())
+        for name in ("auc", "ddp", "ensemble", "lightning_digits", "own_scaling"):
+            assert (ROOT / f"examples/{name}.py").read_text().splitlines()[0] in text, name
+
+    def test_every_page_of_docs_is_there(self, site):
+        assert {page.relative_to(DOCS).with_suffix(".html").as_posix() for page in PAGES} <= set(site)
+
+    def test_a_formula_that_cannot_be_converted_is_an_error(self, site):
+        from mkdocs.exceptions import PluginError
+
+        hooks = load("hooks")
+        assert "<mfrac>" in hooks.mathml(r"\frac{a}{b}", "inline")
+        with pytest.raises(PluginError, match=r"no MathML for .*nonsense"):
+            hooks.mathml(r"\nonsense{a}", "inline")

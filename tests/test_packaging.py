@@ -1,0 +1,97 @@
+"""The distributions: what is in them, what they say about themselves, and that they install."""
+
+import email
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import semaopt
+from tests.sources import ROOT, copy_sources
+
+pytestmark = pytest.mark.slow
+CLEAN = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def packaged(suffixes=None, but=()):
+    """The files of the package, as they are named inside the distributions."""
+    files = (path for path in (ROOT / "semaopt").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    known = [path for path in files if path.suffix not in {".so", ".failed", *but}]
+    return {path.relative_to(ROOT).as_posix() for path in known if suffixes is None or path.suffix in suffixes}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """What ``python -m build`` makes: the source distribution, and from it the wheel."""
+    pytest.importorskip("build", reason="needs the package 'build', of the extra 'dev'")
+    pytest.importorskip("setuptools", minversion="77")
+    folder = tmp_path_factory.mktemp("built")
+    source = copy_sources(folder / "source")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [wheel], [sdist] = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return wheel, sdist
+
+
+def test_the_wheel_has_what_runs(built):
+    names = set(zipfile.ZipFile(built[0]).namelist())
+    assert packaged(but={".c", ".h"}) <= names
+    assert "semaopt/py.typed" in names
+    assert not [name for name in names if name.endswith((".c", ".h"))]
+    assert not [name for name in names if not re.match(r"semaopt(/|-[\w.]+\.dist-info/)", name)]
+
+
+def test_the_source_distribution_has_what_builds(built):
+    with tarfile.open(built[1]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert packaged() | {"setup.py", "pyproject.toml", "README.md", "LICENSE"} <= names
+
+
+def test_it_says_what_it_is(built):
+    archive = zipfile.ZipFile(built[0])
+    [path] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+    facts = email.message_from_string(archive.read(path).decode())
+    assert (facts["Name"], facts["Version"]) == ("semaopt", semaopt.__version__)
+    assert facts["Requires-Python"] == ">=3.10"
+    assert facts["License-Expression"] == "MIT"
+    assert facts["Author"]
+    assert facts["Summary"]
+    assert facts["Description-Content-Type"] == "text/markdown"
+    assert [need for need in facts.get_all("Requires-Dist") if "extra ==" not in need] == ["torch>=2.4"]
+    assert {"experiments", "molecules", "docs", "dev"} <= set(facts.get_all("Provides-Extra"))
+    classifiers = facts.get_all("Classifier")
+    for wanted in ("Operating System :: ", "Programming Language :: Python :: 3.10", "Typing :: Typed"):
+        assert any(line.startswith(wanted) for line in classifiers), wanted
+
+
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_it_installs_into_an_environment_of_its_own(built, kind, tmp_path):
+    venv.create(tmp_path / "env")
+    scripts = tmp_path / "env" / ("Scripts" if sys.platform == "win32" else "bin")
+    python = scripts / "python"
+    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = Path(subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip())
+    # torch and setuptools from here, to download nothing; a folder named in a .pth file brings no editable installs.
+    folders = {sysconfig.get_path("purelib"), *(folder for folder in sys.path if folder.endswith("site-packages"))}
+    (site / "ours.pth").write_text("\n".join(sorted(folders)))
+    archive = built[["wheel", "sdist"].index(kind)]
+    options = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
+    install = [sys.executable, "-m", "pip", "--python", python, "install", *options, archive]
+    done = subprocess.run(install, capture_output=True, text=True, cwd=tmp_path, check=False, env=CLEAN)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for command in ([scripts / "semaopt", "--version"], [python, "-m", "semaopt", "--version"]):
+        said = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True, env=CLEAN).stdout
+        assert said.strip() == f"semaopt {semaopt.__version__}"
+    where = subprocess.run(
+        [python, "-c", "import semaopt; print(semaopt.__file__); print(semaopt.kernels.available())"],
+        capture_output=True, text=True, cwd=tmp_path, check=True, env=CLEAN,
+    )  # fmt: skip
+    assert Path(where.stdout.splitlines()[0]).is_relative_to(site)
