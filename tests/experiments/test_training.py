@@ -232,11 +232,11 @@ def test_the_bounds_of_s_are_those_of_the_last_step(scaling, corrected, clip):
     import semaopt
 
     g = torch.Generator().manual_seed(0)
-    x = torch.nn.Parameter(torch.randn(50, generator=g).double())
+    x = torch.nn.Parameter(torch.randn(51, generator=g).double())
     optimizer = semaopt.ASA([x], lr=0.1, scaling=scaling, bias_correction=corrected, clip_scaling=clip and tuple(clip))
     for _ in range(5):
         before = x.detach().clone()
-        x.grad = torch.randn(50, generator=g).double()
+        x.grad = torch.randn(51, generator=g).double()
         optimizer.step()
     v = optimizer.state[x]["v"] / (float(optimizer.state[x]["v_weight"]) if corrected else 1)
     s = (before - x.detach()) / (0.1 * v)
