@@ -1,16 +1,24 @@
 """How fast experiments are, beside the plain ways; ratios of medians of turns in one process.
 
-    python benchmarks/experiments.py [mpnn ...] [--threads 1] [--turns 11] [--root DIR]
+    python benchmarks/experiments.py [mpnn sweep overhead ...] [--threads 1] [--turns 11] [--root DIR]
 
 mpnn: an epoch of training on BBBP, batch 32 (forward, backward, Adam), against a kernel for each edge made in each step
 (PyTorch Geometric's NNConv; the Keras example does so too), against such kernels made once a batch, and against sums
 per atom and feature. The plain ways pad a batch to its largest molecule. A turn is some batches, the same for all.
+
+sweep: five seeds of one setting: in single-threaded processes side by side as ``semaopt run`` does them (started
+before the clock), as one vectorised model where the model allows it, and one after another with two threads, for the
+MPNN on a part of BBBP (where it is in the root) and for an MLP on digits. Runs an hour.
+
+overhead: what the engine adds to a run that is trained by a bare loop over the same steps and measurements: the key,
+the store, checkpoints every 10 s.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +28,15 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from semaopt.experiments import data, models
 from semaopt.experiments.data.batches import MoleculeBatch
+from semaopt.experiments.member import Member
 from semaopt.experiments.models import mpnn
 from semaopt.experiments.models.messages import Step
+from semaopt.experiments.runner import Place, Runner
+from semaopt.experiments.runs import Machine, Run, Unit, make, units
+from semaopt.experiments.spec import load
+from semaopt.experiments.store import Store
+from semaopt.experiments.training import perform, task
+from semaopt.experiments.workers import Here, Workers
 
 BATCH, BATCHES = 32, 2
 
@@ -74,7 +89,101 @@ def mpnn_epoch(options: argparse.Namespace) -> None:
         print(f"  {name:22} {statistics.median(seconds) * batches:6.2f} s an epoch   {ratio:5.2f} x semaopt's time")
 
 
-BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {"mpnn": mpnn_epoch}
+def seeds_of(name: str, count: int, **changes: object) -> list[Run]:
+    spec = load(name, "small")
+    spec = spec.model_copy(update={"epochs": changes.pop("epochs"), "data": spec.data.model_copy(update=changes)})
+    values = {"lr": 1e-3, "g0": 1e-7}
+    return [make(spec, spec.method("adam"), values, seed=k, purpose="final", machine=Machine()) for k in range(count)]
+
+
+def one_after_another(work: list[Unit], threads: int) -> float:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    started = time.perf_counter()
+    for unit in work:
+        perform(unit)
+    seconds = time.perf_counter() - started
+    torch.set_num_threads(before)
+    return seconds
+
+
+def sweep(options: argparse.Namespace) -> None:
+    cases = {"mlp on digits": ("figure1-digits", {"epochs": 30})}
+    if data_there("bbbp"):
+        cases["mpnn on 400 molecules of BBBP"] = ("figure1-bbbp", {"epochs": 3, "subset": 400})
+    with tempfile.TemporaryDirectory() as folder, Workers(2) as pool:
+        for title, (name, changes) in cases.items():
+            runs = seeds_of(name, 5, **changes)
+            alone = units(runs, 1, Path(folder), 1e9)
+            list(pool.do(perform, [*units(runs[:1], 1, Path(folder), 1e9)] * 2, lambda _: None))  # starts the processes
+            times: dict[str, list[float]] = {"one after another, 2 threads": [], "side by side, 2 processes": []}
+            if "mlp" in title:
+                times["as one vectorised model"] = []
+            for _ in range(max(3, options.turns // 4)):
+                times["one after another, 2 threads"].append(one_after_another(alone, 2))
+                started = time.perf_counter()
+                list(pool.do(perform, alone, lambda _: None))
+                times["side by side, 2 processes"].append(time.perf_counter() - started)
+                if "mlp" in title:
+                    times["as one vectorised model"].append(one_after_another(units(runs, 5, Path(folder), 1e9), 1))
+            plain = times["one after another, 2 threads"]
+            print(f"sweep, {title}, 5 seeds, {len(plain)} turns")
+            for way, seconds in times.items():
+                ratio = statistics.median(a / b for a, b in zip(plain, seconds, strict=True))
+                print(f"  {way:30} {5 * 3600 / statistics.median(seconds):7.0f} runs an hour   {ratio:5.2f} x")
+
+
+def data_there(name: str) -> bool:
+    try:
+        data.load(name)
+    except data.DataError:
+        return False
+    return True
+
+
+class Quiet:
+    def plan(self, _: int) -> None: ...
+    def done(self, _: int) -> None: ...
+    def say(self, _: str) -> None: ...
+
+
+def overhead(options: argparse.Namespace) -> None:
+    (run,) = seeds_of("figure1-digits", 1, epochs=60)
+
+    def bare() -> float:
+        started = time.perf_counter()
+        member = Member(run, task(run.training["data"]))
+        for _ in range(run.until):
+            member.draw()
+            for k in range(member.steps):
+                member.step(k)
+            member.end_epoch()
+            member.measure()
+        return time.perf_counter() - started
+
+    def engine(out: Path) -> float:
+        started = time.perf_counter()
+        with Store(out / "runs.sqlite") as store:
+            runner = Runner(store, Here(), Quiet(), Place(out, Machine()))
+            runner.results(runner.units([run]))
+        return time.perf_counter() - started
+
+    bare()
+    pairs = []
+    for _ in range(options.turns):
+        with tempfile.TemporaryDirectory() as folder:
+            pairs.append((engine(Path(folder)), bare()))
+    ratio = statistics.median(a / b for a, b in pairs)
+    print(f"overhead, mlp on digits, {run.until} epochs, {options.turns} pairs")
+    seconds = statistics.median(b for _, b in pairs)
+    print(f"  a run by the engine takes {ratio:.3f} x the time of a bare loop ({seconds:.2f} s)")
+
+
+BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "mpnn": mpnn_epoch,
+    "sweep": sweep,
+    "overhead": overhead,
+}
 
 
 def main() -> None:

@@ -7,7 +7,21 @@ import sys
 from semaopt._version import __version__
 
 #: The modules of the extra. A missing module that is none of these is a bug, and keeps its traceback.
-EXTRA = frozenset({"filelock", "matplotlib", "numpy", "rich", "scipy", "sklearn", "typer"})
+EXTRA = frozenset(
+    {
+        "filelock",
+        "matplotlib",
+        "numpy",
+        "optuna",
+        "pydantic",
+        "rich",
+        "scipy",
+        "sklearn",
+        "tensorboard",
+        "tomli",
+        "typer",
+    }
+)
 NEEDED = "this command needs the extra [experiments]: pip install 'semaopt[experiments]'"
 
 

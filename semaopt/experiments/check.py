@@ -30,7 +30,8 @@ def check(
     The exit status is 1 if anything failed.
     """
     # Not above: the command line imports this module.
-    from semaopt.experiments.cli import _INTERRUPTED, _cores, _writable
+    from semaopt.experiments.api import cores
+    from semaopt.experiments.cli import _INTERRUPTED, _writable
 
     try:
         chosen = checks.select(names, quick)
@@ -39,7 +40,7 @@ def check(
     if out is not None:
         _writable(out)
     try:
-        results = _run(chosen, quick, workers or _cores())
+        results = _run(chosen, quick, workers or cores())
     except KeyboardInterrupt:
         typer.echo("Interrupted.", err=True)
         raise typer.Exit(_INTERRUPTED) from None

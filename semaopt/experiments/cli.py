@@ -2,55 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterable
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import semaopt
 from semaopt.experiments.check import check
 from semaopt.experiments.data import command as data_command
+from semaopt.experiments.show import Bar
 
 _INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
+_FIGURES = ("figure1-digits", "figure1-digits-noisy")
 
 app = typer.Typer(name="semaopt", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.add_typer(data_command.app, name="data")
-
-
-class Bar:
-    """A progress bar with the time left, on standard error; :class:`semaopt.experiments.study.Watch`."""
-
-    def __init__(self, console: Console) -> None:
-        self.progress = Progress(
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("trials,"),
-            TimeElapsedColumn(),
-            TextColumn("so far,"),
-            TimeRemainingColumn(),
-            TextColumn("left"),
-            console=console,
-        )
-        self.task = self.progress.add_task("trials", total=0, visible=False)
-        self.total = 0
-
-    def plan(self, points: int) -> None:
-        self.total += points
-        self.progress.update(self.task, total=self.total, visible=self.total > 0)
-
-    def done(self, points: int) -> None:
-        self.progress.advance(self.task, points)
-
-    def say(self, text: str) -> None:
-        self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _one_of(option: str, value: str, known: Iterable[str]) -> None:
@@ -72,6 +44,30 @@ def _writable(out: Path) -> None:
         raise typer.BadParameter(f"{str(out)!r} cannot be written to: {error.strerror}", param_hint=hint) from error
 
 
+@contextmanager
+def _told(bar: Bar, command: str) -> Iterator[None]:
+    """Show progress, and end with a line and a status for all that people can do something about."""
+    from semaopt.experiments.data import DataError
+    from semaopt.experiments.files import OutputError
+    from semaopt.experiments.runner import RunsError
+    from semaopt.experiments.spec_errors import SpecError
+
+    try:
+        with bar.progress:
+            yield
+    except KeyboardInterrupt:
+        bar.say(f"Interrupted; what is finished is kept, what is under way goes on where it was. To go on: {command}")
+        raise typer.Exit(_INTERRUPTED) from None
+    except RunsError as error:
+        bar.say(f"{error}\nAll other runs are kept. To try these again: {command}")
+        raise typer.Exit(1) from None
+    except OutputError as error:
+        raise typer.BadParameter(str(error), param_hint="--out") from error
+    except (SpecError, DataError) as error:
+        bar.say(f"Error: {error}")
+        raise typer.Exit(2) from None
+
+
 def _version(asked: bool) -> None:
     if asked:
         typer.echo(f"semaopt {semaopt.__version__}")
@@ -88,45 +84,122 @@ def _main(
         typer.echo(context.get_help())
 
 
+def _start() -> tuple[str, Bar]:
+    return shlex.join(["semaopt", *sys.argv[1:]]), Bar(Console(stderr=True))
+
+
 @app.command()
 def reproduce(
     scale: Annotated[str, typer.Option(help="How large: quick.")] = "quick",
-    only: Annotated[str | None, typer.Option(metavar="NAME", help="Only digits, or only digits-noisy.")] = None,
+    only: Annotated[str | None, typer.Option(metavar="NAME", help=f"Only one of {', '.join(_FIGURES)}.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write; else results/SCALE.")] = None,
 ) -> None:
     """Tune and train the paper's three variants of Adam, and write a figure and a page.
 
-    Finished runs are kept in DIR/runs: an interrupted command goes on where it was.
+    Finished runs are kept in DIR/runs.sqlite: an interrupted command goes on where it was.
     """
-    from semaopt.experiments.catalogue import SCALES
-    from semaopt.experiments.runs import OutputError
-    from semaopt.experiments.study import conduct
+    from semaopt.experiments import api, ranks, spec, study
+    from semaopt.experiments.runner import Place
 
-    _one_of("--scale", scale, SCALES)
-    studies = SCALES[scale]
+    _one_of("--scale", scale, ["quick"])
     if only is not None:
-        _one_of("--only", only, [study.name for study in studies])
-        studies = tuple(study for study in studies if study.name == only)
+        _one_of("--only", only, _FIGURES)
     out = Path("results", scale) if out is None else out
     _writable(out)
-    command = shlex.join(["semaopt", *sys.argv[1:]])
-    bar = Bar(Console(stderr=True))
-    try:
-        with bar.progress:
-            results = conduct(studies, out, bar, scale=scale, command=command, workers=_cores())
-    except KeyboardInterrupt:
-        bar.say(f"Interrupted; what is finished is kept. To go on: {command}")
-        raise typer.Exit(_INTERRUPTED) from None
-    except BrokenProcessPool:
-        bar.say(f"A worker process was killed (out of memory?); what is finished is kept. To go on: {command}")
-        raise typer.Exit(1) from None
-    except OutputError as error:
-        raise typer.BadParameter(str(error), param_hint="--out") from error
+    command, bar = _start()
+    with _told(bar, command):
+        specs = [spec.load(name, scale) for name in _FIGURES if only in (None, name)]
+        with api.engine("local", api.cores(), None, ranks.current()) as engine:
+            place = Place(out, api.machine("cpu", "float32", ranks.current()))
+            results = study.conduct(specs, place, engine, bar, command=command)
+        study.write(results, out)
+    _conclude(bar, results, out)
+
+
+def _conclude(bar: Bar, results: Any, out: Path) -> None:
     session = results.session
-    bar.say(f"{session.computed} trials run, {session.reused} reused, in {session.wall_seconds:.0f} s")
+    bar.say(f"{session.computed} runs done, {session.reused} reused, in {session.wall_seconds:.0f} s")
     for finding in results.findings:
         bar.say(f"{finding.headline}.\n  {finding.evidence}.")
     typer.echo(out / "report.html")
+
+
+_SPEC = Annotated[str, typer.Argument(metavar="SPEC", help="A TOML file, or the name of a shipped spec.")]
+_SCALE = Annotated[str | None, typer.Option(help="One of the file's scales; else the file as it stands.")]
+_OUT = Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write; else results/NAME.")]
+_ONLY = Annotated[list[str] | None, typer.Option(metavar="METHOD", help="Only this method; may be given again.")]
+_ENGINE = Annotated[str, typer.Option(help="Who does the runs: local or ray.")]
+_ADDRESS = Annotated[str | None, typer.Option(help="Of a Ray cluster; else one is started here.")]
+_WORKERS = Annotated[int | None, typer.Option(min=0, max=1024, help="Processes; 0: this one. Else one a core.")]
+_DEVICE = Annotated[str, typer.Option(help="Where models are: cpu, cuda, cuda:1.")]
+_DTYPE = Annotated[str, typer.Option(help="float32, float64 or bfloat16.")]
+_SECONDS = Annotated[float, typer.Option(min=0.0, help="Seconds between checkpoints of a run.")]
+_BOARD = Annotated[Path | None, typer.Option(metavar="DIR", help="Write TensorBoard scalars of the final runs.")]
+
+
+def _go(do: Callable[..., Any], spec: str, out: Path | None, options: dict[str, Any]) -> Any:
+    """Check the spec before anything is written, then do it under the bar."""
+    from semaopt.experiments import api, ranks
+
+    command, bar = _start()
+    bar.progress.disable = not ranks.leading()
+    with _told(bar, command):
+        found = api.chosen(spec, options.pop("scale"), options["only"])
+        out = Path("results", found.name) if out is None else out
+        _writable(out)
+        bar.say(f"{found.name} at scale {found.scale}: {found.title}")
+        return do(found, out=out, watch=bar, command=command, **options), bar, out
+
+
+@app.command()
+def run(  # noqa: PLR0917  # typer makes options of them
+    spec: _SPEC,
+    scale: _SCALE = None,
+    out: _OUT = None,
+    only: _ONLY = None,
+    engine: _ENGINE = "local",
+    address: _ADDRESS = None,
+    workers: _WORKERS = None,
+    tensorboard: _BOARD = None,
+    device: _DEVICE = "cpu",
+    dtype: _DTYPE = "float32",
+    checkpoint_seconds: _SECONDS = 10.0,
+) -> None:
+    """Tune and run one experiment, and write its figure and page.
+
+    What is finished is kept in DIR/runs.sqlite and never done again; what was cut off goes on from its checkpoint.
+    Under torchrun each run is trained by all processes together.
+    """
+    from semaopt.experiments import api, ranks
+
+    given = {"engine_name": engine, "address": address, "workers": workers, "device": device, "dtype": dtype}
+    options = {**given, "scale": scale, "only": only or (), "checkpoint_seconds": checkpoint_seconds}
+    table, bar, place = _go(api.run, spec, out, {**options, "tensorboard": tensorboard})
+    if ranks.leading():
+        _conclude(bar, table.results, place)
+
+
+@app.command()
+def tune(  # noqa: PLR0917  # typer makes options of them
+    spec: _SPEC,
+    scale: _SCALE = None,
+    out: _OUT = None,
+    only: _ONLY = None,
+    engine: _ENGINE = "local",
+    address: _ADDRESS = None,
+    workers: _WORKERS = None,
+    device: _DEVICE = "cpu",
+    dtype: _DTYPE = "float32",
+    checkpoint_seconds: _SECONDS = 10.0,
+) -> None:
+    """Only the tuning of an experiment: prints the table of all trials, best first."""
+    from semaopt.experiments import api, ranks
+
+    given = {"engine_name": engine, "address": address, "workers": workers, "device": device, "dtype": dtype}
+    options = {**given, "scale": scale, "only": only or (), "checkpoint_seconds": checkpoint_seconds}
+    table, _, _ = _go(api.tune, spec, out, options)
+    if ranks.leading():
+        typer.echo(table.to_markdown())
 
 
 app.command()(check)
@@ -146,9 +219,3 @@ def bench(
         context.args.append("--help")
     _one_of("NAME", name, ["step"])
     bench_step.main(context.args)
-
-
-def _cores() -> int:
-    """The cores this process may use, at most 8: more workers would take longer to start than they save."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(usable, 8)

@@ -22,21 +22,29 @@ class Interval:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Final training loss of one method over another's, and the difference of their test accuracies."""
+    """One method's last values of a metric against another's, paired over the seeds."""
 
     method: str
     against: str
-    loss_ratio: Interval | None
-    accuracy_difference: Interval | None
+    metric: str
+    interval: Interval | None
+    """Of the ratio, or of the difference."""
+    is_ratio: bool
 
     @property
     def verdict(self) -> str:
-        """What the interval of the loss ratio says."""
-        if self.loss_ratio is None:
+        """What the interval says."""
+        if self.interval is None:
             return "not comparable"
-        if self.loss_ratio.high < 1:
+        equal = 1.0 if self.is_ratio else 0.0
+        if self.interval.high < equal:
             return "lower"
-        return "higher" if self.loss_ratio.low > 1 else "no clear difference"
+        return "higher" if self.interval.low > equal else "no clear difference"
+
+    @property
+    def text(self) -> str:
+        """The interval, as people read it."""
+        return ratio_text(self.interval) if self.is_ratio else difference_text(self.interval)
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
@@ -98,6 +106,13 @@ def ratio_text(interval: Interval | None) -> str:
     return f"× {number(interval.value)} ({number(interval.low)} to {number(interval.high)})"
 
 
+def difference_text(interval: Interval | None) -> str:
+    """``+0.012 (-0.003 to +0.027)``."""
+    if interval is None:
+        return "not comparable"
+    return f"{interval.value:+.3f} ({interval.low:+.3f} to {interval.high:+.3f})"
+
+
 _ENDS = {
     "lower": "ends lower",
     "higher": "ends higher",
@@ -106,25 +121,27 @@ _ENDS = {
 }
 
 
-def headline(labels: tuple[str, str, str], second: Comparison, third: Comparison, step: Comparison) -> str:
-    """What the training losses say on the paper's claim: the third method below the second, that below the first.
+def headline(
+    labels: Sequence[str], what: str, first: Sequence[Comparison], steps: Sequence[Comparison], better: str
+) -> str:
+    """What the last values say on the paper's order.
 
     Args:
-        labels: of the three methods, in the order of the paper's claim from the largest loss to the smallest.
-        second: of the second method against the first.
-        third: of the third method against the first.
-        step: of the third method against the second.
+        labels: of the methods, from the worst to the best as the paper has it.
+        what: the metric, as people read it.
+        first: of each later method against the first.
+        steps: of each later method against the one before it.
+        better: "lower" or "higher".
     """
-    if second.verdict == step.verdict == "lower":
-        return f"the paper's order comes out. Training loss: {labels[2]} < {labels[1]} < {labels[0]}"
-    found = ", ".join(f"{label} {_ENDS[c.verdict]}" for label, c in zip(labels[1:], (second, third), strict=True))
-    order = "comes out in part" if "lower" in (second.verdict, third.verdict) else "does not come out"
+    if all(step.verdict == better for step in steps):
+        sign = "<" if better == "lower" else ">"
+        return f"the paper's order comes out. {what.capitalize()}: {f' {sign} '.join(reversed(labels))}"
+    found = ", ".join(f"{label} {_ENDS[c.verdict]}" for label, c in zip(labels[1:], first, strict=True))
+    order = "comes out in part" if better in {c.verdict for c in (*first, *steps)} else "does not come out"
     return f"the paper's order {order}. Against {labels[0]}, {found}"
 
 
-def evidence(labels: tuple[str, str, str], what: str, second: Comparison, third: Comparison, seeds: int) -> str:
+def evidence(labels: Sequence[str], what: str, first: Sequence[Comparison], seeds: int) -> str:
     """The numbers behind :func:`headline`."""
-    ratios = ", ".join(
-        f"{label} {ratio_text(c.loss_ratio)}" for label, c in zip(labels[1:], (second, third), strict=True)
-    )
-    return f"{what} against {labels[0]}: {ratios}; {CONFIDENCE:.0%} intervals over {seeds} paired seeds"
+    found = ", ".join(f"{label} {c.text}" for label, c in zip(labels[1:], first, strict=True))
+    return f"{what} against {labels[0]}: {found}; {CONFIDENCE:.0%} intervals over {seeds} paired seeds"

@@ -1,4 +1,4 @@
-"""The figure: training loss and test accuracy against epochs, mean and spread over the seeds."""
+"""The figure: two recorded metrics against epochs, mean and spread over the seeds."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from semaopt.experiments.results import Finding
 Curves = npt.NDArray[np.float64]
 
 #: Told apart by people who see colours differently (Okabe and Ito), and by the line style in print.
-COLOURS = ("#d55e00", "#0072b2", "#009e73")
-STYLES = ("-", "--", "-.")
+COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
 _TINY = 1e-12  # below what float32 can tell from a loss of 0
 _INK = "#010203"  # stands for the page's text colour in panels()
 _STYLE = {
@@ -45,76 +45,94 @@ class Drawing:
     png: bytes
 
 
+def shown(finding: Finding) -> tuple[str, str]:
+    """The two metrics that are drawn: that of the claim, and the last other one."""
+    claimed = finding.spec.claim.metric
+    others = [metric for metric in finding.spec.metrics if metric != claimed]
+    return claimed, (others or [claimed])[-1]
+
+
 def whole(finding: Finding) -> Drawing:
     """Both panels under the headline."""
     with _style("black"):
         figure = Figure(figsize=(10, 4.6), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        draw_loss(left, finding)
-        draw_accuracy(right, finding)
-        left.legend(frameon=False, loc="upper right")
+        axes = figure.subplots(1, 2)
+        for panel, metric in zip(axes, shown(finding), strict=True):
+            draw(panel, finding, metric)
+        axes[0].legend(frameon=False, fontsize=9)
         sentences = finding.headline.replace(". ", ".\n").splitlines()
         figure.suptitle("\n".join(textwrap.fill(sentence, 110) for sentence in sentences), fontsize=11)
-        figure.supxlabel(finding.evidence.replace("; ", ";\n"), fontsize=9)
+        figure.supxlabel("\n".join(textwrap.wrap(finding.evidence, 130)), fontsize=9)
         return Drawing(_svg(figure), _png(figure))
 
 
 def panels(finding: Finding) -> dict[str, str]:
     """Each panel as an SVG for a page: without background, in the page's text colour, its ids its own."""
-    draw: dict[str, Callable[[Axes, Finding], None]] = {"loss": draw_loss, "accuracy": draw_accuracy}
     found = {}
-    for name, panel in draw.items():
+    for metric in dict.fromkeys(shown(finding)):
         with _style(_INK):
             figure = Figure(figsize=(5.2, 3.9), layout="constrained")
             figure.patch.set_alpha(0)
             axes = figure.subplots()
             axes.patch.set_alpha(0)
-            panel(axes, finding)
+            draw(axes, finding, metric)
             _legend(figure, axes)
-            found[name] = _inline(_svg(figure), name)
+            found[metric] = _inline(_svg(figure), f"{finding.name}-{metric}")
     return found
 
 
-def draw_loss(axes: Axes, finding: Finding) -> None:
-    """Mean and standard deviation of the logarithm: on this axis the band is as wide up as down."""
-    for k, final in enumerate(finding.finals):
-        _band(axes, k, final.method.label, np.log(np.maximum(final.outcome.train_loss, _TINY)), np.exp)
-    axes.set_yscale("log")
-    _plain_ticks(axes)
-    _finish(axes, finding, f"training {finding.loss_name} (cross-entropy, nats)")
+def draw(axes: Axes, finding: Finding, metric: str) -> None:
+    """One metric of all methods: losses and bounds on a logarithmic axis, shares in percent."""
+    name = finding.metric_name(metric)
+    curves = [np.array(final.curves(metric), dtype=float) for final in finding.finals]
+    if metric.endswith(("_accuracy", "_auc")):
+        _draw_shares(axes, finding, curves)
+        _finish(axes, finding, f"{name} (%)")
+    elif min((np.nanmin(one) for one in curves if not np.isnan(one).all()), default=0.0) < 0:
+        for k, (final, one) in enumerate(zip(finding.finals, curves, strict=True)):  # the objective of the AUC
+            _band(axes, k, final.method.label, one)
+        _finish(axes, finding, name)
+    else:
+        # Of the logarithm: on this axis the band is as wide up as down.
+        for k, (final, one) in enumerate(zip(finding.finals, curves, strict=True)):
+            _band(axes, k, final.method.label, np.log(np.maximum(one, _TINY)), np.exp)
+        axes.set_yscale("log")
+        _plain_ticks(axes)
+        unit = " (cross-entropy, nats)" if metric.endswith("_loss") else ""
+        _finish(axes, finding, f"{name}{unit}")
 
 
-def draw_accuracy(axes: Axes, finding: Finding) -> None:
-    """Mean and standard deviation of the test accuracy in percent."""
-    for k, final in enumerate(finding.finals):
-        _band(axes, k, final.method.label, 100 * np.array(final.outcome.held_out_accuracy))
-    # The first steps up from 10% would flatten the rest: begin where the slowest is after a tenth of the epochs.
-    means = [np.mean(final.outcome.held_out_accuracy, axis=0) for final in finding.finals]
-    early = [100 * float(mean[len(mean) // 10]) for mean in means]
+def _draw_shares(axes: Axes, finding: Finding, curves: list[Curves]) -> None:
+    for k, (final, one) in enumerate(zip(finding.finals, curves, strict=True)):
+        _band(axes, k, final.method.label, 100 * one)
+    # The first steps up from chance would flatten the rest: begin where the slowest is after a tenth of the epochs.
+    early = [100 * float(one.mean(0)[one.shape[1] // 10]) for one in curves]
     axes.set_ylim(bottom=min((percent for percent in early if np.isfinite(percent)), default=None))
-    _finish(axes, finding, "test accuracy (%)")
 
 
 def _band(axes: Axes, k: int, label: str, values: Curves, back: Callable[[Curves], Curves] = np.asarray) -> None:
     """Method k: the mean over the seeds and a standard deviation to each side, both then mapped by ``back``."""
-    colour, style = COLOURS[k % len(COLOURS)], STYLES[k % len(STYLES)]
+    colour: str = COLOURS[k % len(COLOURS)]
+    style: Any = STYLES[k % len(STYLES)]
     epochs = np.arange(1, values.shape[1] + 1)
     mean = values.mean(0)
     std = values.std(0, ddof=1) if len(values) > 1 else np.zeros_like(mean)
-    axes.plot(epochs, back(mean), style, color=colour, label=label, linewidth=1.8)
+    axes.plot(epochs, back(mean), linestyle=style, color=colour, label=label, linewidth=1.8)
     axes.fill_between(epochs, back(mean - std), back(mean + std), color=colour, alpha=0.2, linewidth=0)
 
 
 def _finish(axes: Axes, finding: Finding, label: str) -> None:
     for epoch in finding.decay_epochs:
         axes.axvline(epoch, color="#888888", linewidth=0.8, linestyle=":")
-    axes.set_xlabel("epoch (dotted: rates decay)")
+    axes.set_xlabel("epoch (dotted: rates decay)" if finding.decay_epochs else "epoch")
     axes.set_ylabel(label)
 
 
 def _plain_ticks(axes: Axes) -> None:
     """0.001 instead of a power; within a few decades also 2 and 5 between the powers."""
     low, high = axes.get_ylim()
+    if high > 1e5 * low:  # powers are shorter
+        return
     plain = FuncFormatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_major_formatter(plain)
     if high < 1000 * low:
@@ -129,7 +147,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
         handles,
         labels,
         loc="outside upper center",
-        ncols=len(handles),
+        ncols=min(len(handles), 3),
         frameon=False,
         fontsize=9,
         handlelength=1.6,

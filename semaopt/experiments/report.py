@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from typing import Any
 
-from semaopt.experiments.compare import CONFIDENCE, Comparison, Interval, mean_and_std, number, ratio_text
-from semaopt.experiments.figure import COLOURS
+from semaopt.experiments.compare import CONFIDENCE, Comparison, mean_and_std, number
+from semaopt.experiments.figure import COLOURS, shown
 from semaopt.experiments.results import Final, Finding, Results
-from semaopt.experiments.tuning import Trial
+from semaopt.experiments.tuning import Trial, Tuning
 
 _CSS = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #57606a; --line: #d5dae0; --back: #fff; --mark: #eef6ff;
-  --method-0: #d55e00; --method-1: #0072b2; --method-2: #009e73; }
+  --method-0: #d55e00; --method-1: #0072b2; --method-2: #009e73; --method-3: #a8487e; --method-4: #b87700;
+  --method-5: #2b8fc7; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e3e7ec; --soft: #9aa4af; --line: #363d46; --back: #14171b;
-  --mark: #1b2a3c; --method-0: #ff8a3d; --method-1: #5db4ee; --method-2: #35c79b; } }
+  --mark: #1b2a3c; --method-0: #ff8a3d; --method-1: #5db4ee; --method-2: #35c79b; --method-3: #e79cc4;
+  --method-4: #f3bd45; --method-5: #8fd0f5; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 66rem; padding: 1rem 1.25rem 3rem; background: var(--back); color: var(--ink);
   font: 1rem/1.55 system-ui, sans-serif; }
@@ -62,13 +65,13 @@ _FRAME = """<!doctype html>
 def page(results: Results, panels: Mapping[str, Mapping[str, str]]) -> str:
     """The whole page; ``panels`` are the SVG elements that :mod:`semaopt.experiments.figure` drew for each finding."""
     parts = [
-        "<h1>Increasing β and decreasing lr: the paper's Figure 1, on digits</h1>",
+        "<h1>What the runs say about the paper's figures</h1>",
         "<ul>" + "".join(f"<li>{_message(finding)}</li>" for finding in results.findings) + "</ul>",
         *(_section(finding, panels[finding.name]) for finding in results.findings),
         "<h2>How it was run</h2>",
         _run(results),
     ]
-    title = f"semaopt reproduce, {results.scale} scale"
+    title = f"semaopt, {results.scale} scale"
     return _FRAME.format(title=escape(title), css=_CSS, body="\n".join(parts))
 
 
@@ -79,41 +82,53 @@ def _message(finding: Finding) -> str:
 
 def _section(finding: Finding, panels: Mapping[str, str]) -> str:
     parts = [
-        f"<h2>{escape(finding.title)}</h2>",
+        f"<h2>{escape(finding.spec.title)}</h2>",
         _protocol(finding),
         _figure(finding, panels),
         _summary(finding),
-        _comparisons(finding),
-        "<h3>Tuning</h3>",
-        _tuning(finding),
+        *(_comparisons(finding, metric) for metric in shown(finding)),
+        _PAIRS,
+        *(["<h3>Tuning</h3>", _tuning(finding, finding.tuning)] if finding.tuning is not None else []),
         "<h3>Every seed</h3>",
-        _seeds(finding),
+        "".join(_seeds(finding, metric) for metric in finding.spec.metrics),
     ]
     return "\n".join(parts)
 
 
 def _protocol(finding: Finding) -> str:
-    settings, sizes = finding.settings, finding.sizes
-    decays = " and ".join(str(epoch) for epoch in finding.decay_epochs)
+    spec, sizes = finding.spec, finding.facts.get("sizes", {})
+    counts = ", ".join(f"{count} {name}" for name, count in sizes.items())
+    options = ", ".join(f"{name} {value}" for name, value in spec.model.options.items())
+    noise = f", label noise {spec.data.noise:g}" if spec.data.noise else ""
+    rows = [("", [_name(finding, final.method.name), *_method(final)]) for final in finding.finals]
     return (
-        f"<p>{escape(finding.about)}</p>"
-        f"<p>Digits of scikit-learn ({sizes['train']} images to train on, {sizes['valid']} to validate, "
-        f"{sizes['test']} to test), a network 64-{settings['hidden']}-10, cross-entropy, batch {settings['batch']}, "
-        f"{settings['epochs']} epochs, {len(finding.seeds)} seeds. All methods are <code>semaopt.ASA</code> with "
-        "Adam's scaling and bias correction. Folklore Adam keeps β = 0.9 and its lr; the others multiply γ = 1 − β, or "
-        f"γ and lr, by {settings['factor']:g} after epochs {decays}.</p>"
+        f"<p>{escape(spec.about)}</p><p>The paper: {escape(spec.claim.text)}</p>"
+        f"<p>Data {escape(spec.data.name)} ({escape(counts)}{noise}), model {escape(spec.model.name)}"
+        f"{escape(f' ({options})' if options else '')}, loss {escape(spec.loss)}, batch {spec.batch}, {spec.epochs} "
+        f"epochs, {len(finding.seeds)} seeds.</p>"
+        + _table("The methods, and what is fixed for each.", ("method", "algorithm", "decays", "fixed"), rows)
     )
+
+
+def _method(final: Final) -> list[str]:
+    method = final.method
+    fixed = ", ".join(f"{name} {_value(value)}" for name, value in method.options.items())
+    return [escape(method.algorithm), escape(", ".join(method.decays)) or "nothing", fixed]
+
+
+def _value(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else escape(str(value))
 
 
 def _figure(finding: Finding, panels: Mapping[str, str]) -> str:
-    names = {"loss": f"Training {finding.loss_name} against epochs", "accuracy": "Test accuracy against epochs"}
     drawn = "".join(
-        svg.replace("<svg", f'<svg role="img" aria-label="{escape(names[name])}"', 1) for name, svg in panels.items()
+        svg.replace("<svg", f'<svg role="img" aria-label="{escape(finding.metric_name(metric))} against epochs"', 1)
+        for metric, svg in panels.items()
     )
     return (
         f'<figure><div class="panels">{drawn}</div><figcaption>Mean and one standard deviation over '
-        f"{len(finding.seeds)} seeds; for the loss, of its logarithm. The training loss is that of the whole training "
-        "set after each epoch.</figcaption></figure>"
+        f"{len(finding.seeds)} seeds; on logarithmic axes, of the logarithm. What is called training is the whole "
+        "training set, measured after each epoch.</figcaption></figure>"
     )
 
 
@@ -149,122 +164,120 @@ def _spread(values: Sequence[float], percent: bool = False) -> str:
     return first if math.isnan(std) else f"{first} ± {second}"
 
 
-def _measured(finding: Finding) -> tuple[str, ...]:
-    return "method", f"training {finding.loss_name}", "test accuracy, %", f"test {finding.loss_name}"
+def _is_share(metric: str) -> bool:
+    return metric.endswith(("_accuracy", "_auc"))
+
+
+def _titled(finding: Finding, metric: str) -> str:
+    return finding.metric_name(metric) + (", %" if _is_share(metric) else "")
+
+
+def _axes(finding: Finding) -> list[str]:
+    """What is tuned for any of the methods."""
+    return list(dict.fromkeys(name for final in finding.finals for name in final.values))
 
 
 def _summary(finding: Finding) -> str:
-    def cells(final: Final) -> list[str]:
-        point = final.chosen.point
-        return [
-            _name(finding, final.method.name),
-            _spread(final.train_loss),
-            _spread(final.test_accuracy, percent=True),
-            _spread(final.test_loss),
-            f"{point.lr:.3g}",
-            f"{point.beta:g}",
-            f"{point.g0:g}",
-        ]
+    metrics, axes = finding.spec.metrics, _axes(finding)
 
-    head = (
-        "method",
-        f"training {finding.loss_name}",
-        "test accuracy, %",
-        f"test {finding.loss_name}",
-        "lr",
-        "first β",
-        "G0",
-    )
+    def cells(final: Final) -> list[str]:
+        spreads = [_spread(final.last(metric), percent=_is_share(metric)) for metric in metrics]
+        return [_name(finding, final.method.name), *spreads, *(_value(final.values.get(name, "")) for name in axes)]
+
+    head = ("method", *(_titled(finding, metric) for metric in metrics), *map(_axis, axes))
     caption = f"After the last epoch, mean ± standard deviation over {len(finding.seeds)} seeds, with the tuned values."
     return _table(caption, head, (("", cells(final)) for final in finding.finals))
 
 
-def _comparisons(finding: Finding) -> str:
-    def points(interval: Interval | None) -> str:
-        if interval is None:
-            return "not comparable"
-        return f"{100 * interval.value:+.2f} ({100 * interval.low:+.2f} to {100 * interval.high:+.2f})"
-
+def _comparisons(finding: Finding, metric: str) -> str:
     def cells(c: Comparison) -> list[str]:
         pair = f"{escape(finding.label(c.method))} against {escape(finding.label(c.against))}"
-        return [pair, ratio_text(c.loss_ratio), escape(c.verdict), points(c.accuracy_difference)]
+        return [pair, c.text, escape(c.verdict)]
 
-    head = ("paired over seeds", f"training {finding.loss_name}, ratio", "loss is", "test accuracy, points")
-    caption = f"In brackets {CONFIDENCE:.0%} intervals (Student's, each for itself)."
-    return (
-        _table(caption, head, (("", cells(c)) for c in finding.comparisons))
-        + '<p class="soft">Equal seeds start from equal networks and see the images in the same order. The intervals '
-        "cover the choice of the seed; they do not cover the choice of the split, nor the luck of the tuning.</p>"
-    )
+    found = finding.comparisons(metric)
+    kind = "ratio" if found and found[0].is_ratio else "difference"
+    head = ("paired over seeds", f"{finding.metric_name(metric)}, {kind}", "it is")
+    caption = f"{finding.metric_name(metric).capitalize()}; in brackets {CONFIDENCE:.0%} intervals (Student's)."
+    return _table(caption, head, (("", cells(c)) for c in found))
 
 
-def _tuning(finding: Finding) -> str:
-    tuning, settings = finding.tuning, finding.settings
+_PAIRS = (
+    '<p class="soft">Equal seeds start from equal networks and see the data in the same order. The intervals cover the '
+    "choice of the seed, each for itself; they do not cover the choice of the split, nor the luck of the tuning.</p>"
+)
+
+
+def _tuning(finding: Finding, tuning: Tuning) -> str:
     budget = {len(trials) for trials in tuning.trials.values()}
-    each = f"{min(budget)}" if len(budget) == 1 else f"{min(budget)} to {max(budget)}"
+    each = f"{min(budget)}" if len(budget) == 1 else f"{min(budget)} to {max(budget)} different"
+    options = finding.spec.tuning
+    rounds = 0 if options is None else options.rounds
+    sampler = "the whole grid" if options is None or options.sampler == "grid" else "proposed by tree estimators (TPE)"
     notes = [
-        f"{each} trials for each method, {len(settings['tuning_seeds'])} seeds each, none of them a final one. The "
-        "trial with the smallest validation loss after the last epoch is chosen. The test set is not looked at. "
-        "Folklore Adam has one β, so it tries three lr where the others try three first β. The grid grows, for all "
-        f"methods alike and at most {_times(settings['rounds'])}, while a best value lies on its edge and the loss "
-        "falls towards it by more than the noise of the seeds."
+        f"{each} trials for each method, {sampler}, {len(finding.spec.seeds.tuning)} seeds each, none of them a final "
+        f"one. The trial with the best {escape(finding.metric_name(options.metric if options else 'valid_loss'))} "
+        "after the last epoch is chosen. The test set is not looked at. "
+        f"An axis grows, for all methods alike and at most {_times(rounds)}, while a best value lies on its edge and "
+        "is better than inside by more than the noise of the seeds."
     ]
     notes += [
-        f"The best {_AXES[e.axis]} of {_labels(finding, e.because)} lay on the edge of the grid: "
-        f"{_AXES[e.axis]} {e.value:.3g} was added for all methods."
+        f"The best {_axis(e.axis)} of {_labels(finding, e.because)} lay on the edge: {_axis(e.axis)} {e.value:.3g} was "
+        "added for all methods."
         for e in tuning.extensions
     ]
     notes += [
-        f"The best {_AXES[axis]} of {_labels(finding, names)} still lies on the edge, "
-        f"{getattr(tuning.grid, axis)[end]:.3g}."
+        f"The best {_axis(axis)} of {_labels(finding, names)} still lies on the edge, {tuning.grid[axis][end]:.3g}."
         for (axis, end), names in tuning.on_edge.items()
     ]
     items = "".join(f"<p>{note}</p>" for note in notes)
-    return items + "".join(_trials(finding, final) for final in finding.finals)
+    return items + "".join(_trials(finding, final, tuning) for final in finding.finals)
 
 
 def _times(count: int) -> str:
-    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
-_AXES = {"lr": "lr", "g0": "G0"}
+_AXES = {"g0": "G0", "beta": "first β", "dual_lr": "dual lr", "every": "decay every, epochs", "factor": "decay factor"}
+
+
+def _axis(name: str) -> str:
+    return _AXES.get(name, name)
 
 
 def _labels(finding: Finding, names: Iterable[str]) -> str:
     return " and ".join(escape(finding.label(name)) for name in names)
 
 
-def _trials(finding: Finding, final: Final) -> str:
-    trials = sorted(finding.tuning.trials[final.method.name].values(), key=lambda trial: (trial.loss, trial.point))
+def _trials(finding: Finding, final: Final, tuning: Tuning) -> str:
+    trials = sorted(tuning.trials[final.method.name].values(), key=lambda trial: trial.order)
+    axes = list(final.values)
 
     def cells(trial: Trial) -> list[str]:
-        values = (f"{trial.point.lr:.3g}", f"{trial.point.beta:g}", f"{trial.point.g0:g}")
-        return [*values, number(trial.loss, 4), *(number(loss, 4) for loss in trial.losses)]
+        values = [_value(trial.values.get(name, "")) for name in axes]
+        note = [] if trial.pruned is None else [f" (given up after epoch {trial.pruned})"]
+        return [*values, number(trial.mean, 4) + "".join(note), *(number(value, 4) for value in trial.measured)]
 
-    seeds = [f"seed {seed}" for seed in finding.settings["tuning_seeds"]]
+    seeds = [f"seed {seed}" for seed in finding.spec.seeds.tuning]
     rows = (("chosen" if trial == final.chosen else "", cells(trial)) for trial in trials)
-    table = _table("Validation loss, best first.", ("lr", "first β", "G0", "mean", *seeds), rows)
+    table = _table("On the validation part, best first.", (*map(_axis, axes), "mean", *seeds), rows)
     return f"<details><summary>{_name(finding, final.method.name)}: {len(trials)} trials</summary>{table}</details>"
 
 
-def _seeds(finding: Finding) -> str:
-    def table(what: str, cells: Callable[[Final], list[str]]) -> str:
-        columns = [cells(final) for final in finding.finals]
-        rows = (("", [str(seed), *row]) for seed, row in zip(finding.seeds, zip(*columns, strict=True), strict=True))
-        return _table(what, ("seed", *(final.method.label for final in finding.finals)), rows)
+def _seeds(finding: Finding, metric: str) -> str:
+    def cell(value: float) -> str:
+        if _is_share(metric):
+            return f"{100 * value:.2f}" if math.isfinite(value) else "diverged"
+        return number(value, 3)
 
-    def loss(final: Final) -> list[str]:
-        return [number(value, 3) for value in final.train_loss]
-
-    def accuracy(final: Final) -> list[str]:
-        return [f"{100 * value:.2f}" if math.isfinite(value) else "diverged" for value in final.test_accuracy]
-
-    return table(f"Training {finding.loss_name} after the last epoch.", loss) + table("Test accuracy, %.", accuracy)
+    columns = [[cell(value) for value in final.last(metric)] for final in finding.finals]
+    rows = (("", [str(seed), *row]) for seed, row in zip(finding.seeds, zip(*columns, strict=True), strict=True))
+    head = ("seed", *(final.method.label for final in finding.finals))
+    return _table(f"{_titled(finding, metric).capitalize()}, after the last epoch.", head, rows)
 
 
 def _run(results: Results) -> str:
     session = results.session
-    done = f"{session.computed} trials run, {session.reused} reused, {session.wall_seconds:.0f} s"
+    done = f"{session.computed} runs done, {session.reused} reused, {session.wall_seconds:.0f} s"
     if session.damaged:
         done += f"; damaged and done again: {', '.join(session.damaged)}"
     rows = [("", [escape(name), escape(value)]) for name, value in results.environment.items()]

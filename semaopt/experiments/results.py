@@ -2,105 +2,144 @@
 
 from __future__ import annotations
 
-import os
-import platform
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from itertools import pairwise
 from typing import Any
 
-import torch
-
-import semaopt
 from semaopt.experiments import compare
 from semaopt.experiments.compare import Comparison
-from semaopt.experiments.digits import Outcome
-from semaopt.experiments.tuning import Method, Trial, Tuning
+from semaopt.experiments.spec import Method, Spec
+from semaopt.experiments.store import Result
+from semaopt.experiments.tuning import Trial, Tuning
 
-FORMAT = 1
+FORMAT = 2
+_PARTS = {"train": "training", "valid": "validation", "test": "test"}
+_BOUNDS = {"s_min": "smallest s", "s_median": "median s", "s_max": "largest s"}
 
 
 @dataclass(frozen=True)
 class Final:
-    """A method with the values chosen for it, and its final runs."""
+    """A method with the values chosen for it, and its final runs, one for each seed."""
 
     method: Method
-    chosen: Trial
-    outcome: Outcome
+    chosen: Trial | None
+    """None where nothing was tuned."""
+    runs: tuple[Result, ...]
+
+    def curves(self, metric: str) -> list[list[float]]:
+        """Per seed, after each epoch."""
+        return [run.curves[metric] for run in self.runs]
+
+    def last(self, metric: str) -> list[float]:
+        """Per seed, after the last epoch."""
+        return [run.last(metric) for run in self.runs]
 
     @property
-    def train_loss(self) -> list[float]:
-        """Per seed, after the last epoch."""
-        return [curve[-1] for curve in self.outcome.train_loss]
-
-    @property
-    def test_loss(self) -> list[float]:
-        """Per seed, after the last epoch."""
-        return [curve[-1] for curve in self.outcome.held_out_loss]
-
-    @property
-    def test_accuracy(self) -> list[float]:
-        """Per seed, after the last epoch."""
-        return [curve[-1] for curve in self.outcome.held_out_accuracy]
+    def values(self) -> dict[str, Any]:
+        """What was tuned."""
+        return {} if self.chosen is None else dict(self.chosen.values)
 
 
 @dataclass(frozen=True)
 class Finding:
     """A finished study."""
 
-    name: str
-    title: str
-    about: str
-    settings: dict[str, Any]
-    sizes: dict[str, int]
-    decay_epochs: tuple[int, ...]
+    spec: Spec
+    facts: Mapping[str, Any]
+    """Of the data."""
     finals: tuple[Final, ...]
-    tuning: Tuning
+    tuning: Tuning | None
+
+    @property
+    def name(self) -> str:
+        """Also that of its files."""
+        return self.spec.name
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """Of the final runs."""
-        return tuple(self.settings["final_seeds"])
+        return tuple(self.spec.seeds.final)
 
     @property
-    def loss_name(self) -> str:
-        """What the training and test losses are."""
-        return "excess loss" if self.settings["noise"] else "loss"
+    def decay_epochs(self) -> tuple[int, ...]:
+        """Where a rate is cut, if all methods that cut one do it there."""
+        lengths = {
+            {**final.method.options, **final.values}.get("every")
+            for final in self.finals
+            if final.method.decays or "every" in final.method.options or "every" in final.values
+        }
+        if len(lengths) != 1:
+            return ()
+        (every,) = lengths
+        return tuple(range(int(every), self.spec.epochs, int(every))) if isinstance(every, int) else ()
 
-    @property
-    def comparisons(self) -> list[Comparison]:
+    def metric_name(self, metric: str) -> str:
+        """As people read it."""
+        if metric in _BOUNDS:
+            return _BOUNDS[metric]
+        part, _, what = metric.partition("_")
+        if what == "loss" and self.spec.loss == "auc":
+            what = "objective"
+        elif what == "loss" and self.spec.data.noise:
+            what = "excess loss"
+        return f"{_PARTS[part]} {'AUC' if what == 'auc' else what}"
+
+    def better(self, metric: str) -> str:
+        """Whether lower or higher is better."""
+        return "higher" if metric.endswith(("_auc", "_accuracy")) else "lower"
+
+    def compare(self, metric: str, method: str, against: str) -> Comparison:
+        """Two methods, paired over the seeds: the ratio of losses, which fall by decades, else the difference."""
+        a, b = (self.final(name).last(metric) for name in (method, against))
+        is_ratio = metric in _BOUNDS or (metric.endswith("_loss") and self.spec.loss == "cross_entropy")
+        interval = compare.paired_ratio(a, b) if is_ratio else compare.paired_difference(a, b)
+        return Comparison(method, against, metric, interval, is_ratio)
+
+    def comparisons(self, metric: str) -> list[Comparison]:
         """Each later method against each earlier one."""
-        pairs = [(a, b) for i, b in enumerate(self.finals) for a in self.finals[i + 1 :]]
-        return [
-            Comparison(
-                a.method.name,
-                b.method.name,
-                compare.paired_ratio(a.train_loss, b.train_loss),
-                compare.paired_difference(a.test_accuracy, b.test_accuracy),
-            )
-            for a, b in pairs
-        ]
+        names = [final.method.name for final in self.finals]
+        return [self.compare(metric, a, b) for i, b in enumerate(names) for a in names[i + 1 :]]
+
+    @property
+    def _order(self) -> list[str]:
+        there = {final.method.name for final in self.finals}
+        return [name for name in self.spec.claim.order if name in there]
 
     @property
     def headline(self) -> str:
         """The one message of the figure."""
-        return f"{self.title}: {compare.headline(self._labels, *self.comparisons)}"
+        order, metric = self._order, self.spec.claim.metric
+        if len(order) < 2:
+            means = [(compare.mean_and_std(final.last(metric))[0], final.method.label) for final in self.finals]
+            (low, least), (high, most) = min(means), max(means)
+            ends = f"from {compare.number(low)} ({least}) to {compare.number(high)} ({most})"
+            return f"{self.spec.title}: the {self.metric_name(metric)} after the last epoch runs {ends}"
+        first = [self.compare(metric, name, order[0]) for name in order[1:]]
+        steps = [self.compare(metric, b, a) for a, b in pairwise(order)]
+        labels = [self.label(name) for name in order]
+        said = compare.headline(labels, self.metric_name(metric), first, steps, self.better(metric))
+        return f"{self.spec.title}: {said}"
 
     @property
     def evidence(self) -> str:
         """The numbers behind the message."""
-        second, third, _ = self.comparisons
-        what = f"Final training {self.loss_name}"
-        return compare.evidence(self._labels, what, second, third, len(self.seeds))
+        order, metric = self._order, self.spec.claim.metric
+        what = f"Final {self.metric_name(metric)}"
+        if len(order) < 2:
+            means = (compare.number(compare.mean_and_std(final.last(metric))[0]) for final in self.finals)
+            found = ", ".join(f"{final.method.label} {mean}" for final, mean in zip(self.finals, means, strict=True))
+            return f"{what}: {found}; means over {len(self.seeds)} seeds"
+        first = [self.compare(metric, name, order[0]) for name in order[1:]]
+        return compare.evidence([self.label(name) for name in order], what, first, len(self.seeds))
 
-    @property
-    def _labels(self) -> tuple[str, str, str]:
-        first, second, third = (final.method.label for final in self.finals)
-        return first, second, third
+    def final(self, name: str) -> Final:
+        """Of the method of this name."""
+        return next(final for final in self.finals if final.method.name == name)
 
     def label(self, name: str) -> str:
         """A method's name as people read it."""
-        return next(final.method.label for final in self.finals if final.method.name == name)
+        return self.final(name).method.label
 
 
 @dataclass(frozen=True)
@@ -112,7 +151,7 @@ class Session:
     run_seconds: float
     """Of all runs, also those that were reused."""
     computed: int
-    """How many points were trained, from all their seeds."""
+    """How many runs were trained."""
     reused: int
     damaged: tuple[str, ...]
 
@@ -127,19 +166,6 @@ class Results:
     session: Session
 
 
-def environment() -> dict[str, str]:
-    """Versions and machine: what the numbers may depend on besides the configuration."""
-    packages = ("numpy", "scipy", "scikit-learn", "matplotlib")
-    return {
-        "semaopt": semaopt.__version__,
-        "torch": torch.__version__,
-        **{name: version(name) for name in packages},
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cores": str(os.cpu_count()),
-    }
-
-
 def to_json(results: Results) -> dict[str, Any]:
     """All of it as plain values."""
     return {
@@ -152,49 +178,46 @@ def to_json(results: Results) -> dict[str, Any]:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
+    comparisons = [c for metric in finding.spec.metrics for c in finding.comparisons(metric)]
     return {
-        "title": finding.title,
+        "title": finding.spec.title,
         "headline": finding.headline,
         "evidence": finding.evidence,
-        "loss": f"{finding.loss_name}: cross-entropy in nats, less the entropy of the label noise",
-        "settings": finding.settings,
-        "examples": finding.sizes,
-        "methods": {final.method.name: _final(final, finding.seeds) for final in finding.finals},
-        "comparisons": [{**asdict(c), "verdict": c.verdict} for c in finding.comparisons],
-        "tuning": _tuning(finding.tuning),
+        "spec": finding.spec.model_dump(),
+        "data": dict(finding.facts),
+        "methods": {final.method.name: _final(final, finding) for final in finding.finals},
+        "comparisons": [{**asdict(c), "verdict": c.verdict} for c in comparisons],
+        "tuning": None if finding.tuning is None else _tuning(finding.tuning),
     }
 
 
-def _final(final: Final, seeds: Sequence[int]) -> dict[str, Any]:
-    last = {"train_loss": final.train_loss, "test_loss": final.test_loss, "test_accuracy": final.test_accuracy}
-    outcome = final.outcome
-    curves = zip(seeds, outcome.train_loss, outcome.held_out_loss, outcome.held_out_accuracy, strict=True)
+def _final(final: Final, finding: Finding) -> dict[str, Any]:
+    metrics = finding.spec.metrics
     return {
         "label": final.method.label,
-        "decays": final.method.decays,
-        "tuned": {**asdict(final.chosen.point), "validation_loss": final.chosen.loss},
+        "tuned": {**final.values, "validation": None if final.chosen is None else final.chosen.mean},
         "summary": {
-            name: dict(zip(("mean", "std"), compare.mean_and_std(values), strict=True)) for name, values in last.items()
+            name: dict(zip(("mean", "std"), compare.mean_and_std(final.last(name)), strict=True)) for name in metrics
         },
         "runs": [
-            {"seed": seed, "train_loss": train, "test_loss": test, "test_accuracy": accuracy}
-            for seed, train, test, accuracy in curves
+            {"seed": seed, "status": run.status, "curves": run.curves}
+            for seed, run in zip(finding.seeds, final.runs, strict=True)
         ],
     }
 
 
 def _tuning(tuning: Tuning) -> dict[str, Any]:
     return {
-        "grid": asdict(tuning.grid),
+        "grid": tuning.grid,
         "trials_per_method": {name: len(trials) for name, trials in tuning.trials.items()},
         "extensions": [asdict(extension) for extension in tuning.extensions],
         "still_on_edge": [
-            {"axis": axis, "value": getattr(tuning.grid, axis)[end], "methods": names}
+            {"axis": axis, "value": tuning.grid[axis][end], "methods": names}
             for (axis, end), names in tuning.on_edge.items()
         ],
         "trials": [
-            {"method": trial.method, **asdict(trial.point), "losses": trial.losses, "validation_loss": trial.loss}
+            {"method": t.method, "values": dict(t.values), "measured": t.measured, "mean": t.mean, "pruned": t.pruned}
             for trials in tuning.trials.values()
-            for trial in trials.values()
+            for t in trials.values()
         ],
     }

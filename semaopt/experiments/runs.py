@@ -1,172 +1,207 @@
-"""Finished runs: kept one file each, done by worker processes, never done twice."""
+"""What a run is, and the key under which its result is kept."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import math
-import multiprocessing
 import os
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal
 
 import torch
 
-from semaopt._threads import one_thread
+import semaopt
+from semaopt.experiments import metrics
+from semaopt.experiments.files import digest
+from semaopt.experiments.spec import Method, Spec
 
-Job = TypeVar("Job")
-Result = TypeVar("Result")
-
-
-class OutputError(OSError):
-    """The output directory cannot be used; the text says which path and why."""
+Purpose = Literal["tune", "final"]
 
 
-def write_whole(path: Path, data: str | bytes) -> None:
-    """Write a file so that whoever reads it, at any time, sees the old content or all of the new."""
-    data = data.encode() if isinstance(data, str) else data
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+@dataclass(frozen=True)
+class Machine:
+    """Where and in which numbers a run is computed."""
+
+    device: str = "cpu"
+    dtype: str = "float32"
+    ranks: int = 1
+    """Processes that train one model together; they change the order of sums."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One model trained from one seed with one setting: all that the numbers depend on besides code and versions."""
+
+    experiment: str
+    """A name for people; it is not part of the key."""
+    method: str
+    purpose: Purpose
+    """A tuning run is judged on the validation part, a final one on the test part; neither sees the other."""
+    seed: int
+    training: Mapping[str, Any]
+    """Data, model, loss, batch, epochs and metrics."""
+    algorithm: Mapping[str, Any]
+    """Its name, what it decays, and all its hyper-parameters."""
+    until: int
+    """The epoch after which it stops, at most ``training["epochs"]``."""
+    machine: Machine = field(default_factory=Machine)
+    together: str = ""
+    """A digest of the runs that share its unit: vectorised sums round as their company has it."""
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """What the key is made from, as plain values."""
+        named = {
+            name: getattr(self, name) for name in ("purpose", "seed", "training", "algorithm", "until", "together")
+        }
+        return {**named, "machine": asdict(self.machine)}
+
+    @cached_property
+    def key(self) -> str:
+        """The SHA-256 of configuration, code and versions: equal keys, equal numbers."""
+        return digest([self.config, fingerprint()])
+
+    @cached_property
+    def path(self) -> str:
+        """As the key, without the epoch at which it stops: runs of equal path are the same up to the earlier end."""
+        return digest([{**self.config, "until": None}, fingerprint()])
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """All hyper-parameters."""
+        return dict(self.algorithm["values"])
+
+    def row(self) -> dict[str, Any]:
+        """What the store keeps beside the result."""
+        named = {name: getattr(self, name) for name in ("key", "experiment", "method", "purpose", "seed", "config")}
+        return {**named, "program": fingerprint()}
+
+    def __str__(self) -> str:
+        values = " ".join(f"{name}={value}" for name, value in sorted(self.values.items()))
+        return f"{self.experiment}, {self.method}, {self.purpose} seed {self.seed} ({values})"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a worker is handed: one run, or several that are trained as one vectorised model."""
+
+    runs: tuple[Run, ...]
+    folder: Path
+    """Of its checkpoint."""
+    every: float = 10.0
+    """Seconds between checkpoints; a unit that takes less has none, and is done anew if it is cut off."""
+
+    @property
+    def key(self) -> str:
+        """Of its checkpoint."""
+        return digest([run.path for run in self.runs])
+
+    @property
+    def epochs(self) -> int:
+        """To be trained."""
+        return self.runs[0].until
+
+    def __str__(self) -> str:
+        more = f" and {len(self.runs) - 1} more" if len(self.runs) > 1 else ""
+        return f"{self.runs[0]}{more}"
+
+
+def make(
+    spec: Spec,
+    method: Method,
+    values: Mapping[str, Any],
+    *,
+    seed: int,
+    purpose: Purpose,
+    machine: Machine,
+    until: int | None = None,
+) -> Run:
+    """The run of a method with these values of what is tuned."""
+    wanted = [*spec.metrics, *([spec.tuning.metric] if spec.tuning is not None else [])]
+    training = {
+        "data": spec.data.model_dump(),
+        "model": spec.model.model_dump(),
+        "loss": spec.loss,
+        "batch": spec.batch,
+        "epochs": spec.epochs,
+        "metrics": metrics.for_purpose(wanted, purpose),
+    }
+    algorithm = {"name": method.algorithm, "decays": list(method.decays), "values": {**method.options, **values}}
+    return Run(spec.name, method.name, purpose, seed, training, algorithm, until or spec.epochs, machine)
+
+
+def units(runs: Sequence[Run], together: int, folder: Path, every: float) -> list[Unit]:
+    """Work units: one for each run, or ``together`` neighbours of one method in one."""
+    if together == 1:
+        return [Unit((run,), folder, every) for run in runs]
+    parts: list[list[Run]] = []
+    for run in runs:
+        if parts and len(parts[-1]) < together and _compatible(parts[-1][0], run):
+            parts[-1].append(run)
+        else:
+            parts.append([run])
+    found = []
+    for part in parts:
+        mark = digest([run.path for run in part]) if len(part) > 1 else ""
+        found.append(Unit(tuple(replace(run, together=mark) for run in part), folder, every))
+    return found
+
+
+def _compatible(a: Run, b: Run) -> bool:
+    """Whether two runs can be one unit: they may differ in their seeds and in the rates of their groups."""
+    shared = ("every", "factor", "growth", "proximal")
+    alike = ("method", "purpose", "training", "until", "machine")
+    staged_g0 = a.algorithm["name"] != "PESAdaGrad" or a.values.get("g0") == b.values.get("g0")
+    return (
+        all(getattr(a, name) == getattr(b, name) for name in alike)
+        and all(a.values.get(name) == b.values.get(name) for name in shared)
+        and staged_g0
+    )
+
+
+#: Files of this package that change how things are shown, kept or shared out, never what a run computes.
+_NOT_COMPUTING = frozenset(
+    {
+        *("__init__.py", "bench_contestants.py", "bench_picture.py", "bench_step.py", "checkpoint.py", "cli.py"),
+        *("compare.py", "engine_ray.py", "figure.py", "files.py", "report.py", "results.py", "runs.py", "runner.py"),
+        *("spec.py", "spec_errors.py", "store.py", "study.py", "table.py", "tuning.py", "workers.py", "board.py"),
+        *("api.py", "show.py"),
+    }
+)
+
+
+@lru_cache(maxsize=1)
+def fingerprint() -> dict[str, str]:
+    """What a stored run depends on besides its configuration: reusing it after an update would mix two programs."""
+    root = Path(semaopt.__file__).parent
+    mine = root / "experiments"
+    code = hashlib.sha256()
+    for path in sorted(p for p in root.rglob("*") if p.suffix in {".py", ".c", ".h"}):
+        if path.parent == mine and path.name in _NOT_COMPUTING:
+            continue
+        code.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    known = environment()
+    names = ("torch", "numpy", "scikit-learn", "rdkit", "torch-geometric")
+    versions = {name: known[name] for name in names if name in known}
+    step = "compiled" if semaopt.kernels.available() else "foreach"
+    return {"code": code.hexdigest(), **versions, "step": step, "machine": platform.machine()}
+
+
+def environment() -> dict[str, str]:
+    """Versions and machine: what the numbers may depend on besides the configuration."""
+    found = {"semaopt": semaopt.__version__, "torch": torch.__version__}
+    for name in ("numpy", "scipy", "scikit-learn", "matplotlib", "optuna", "rdkit", "torch-geometric", "ray"):
         try:
-            with part.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror}); choose another --out") from error
-
-
-def canonical(value: Any) -> str:
-    """JSON that is the same for equal values; NaN and infinities become null."""
-    return json.dumps(finite(value), sort_keys=True, allow_nan=False)
-
-
-def finite(value: Any) -> Any:
-    """The same value with None for each number that JSON cannot hold."""
-    if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-class Store:
-    """A directory with one JSON file for each finished run, named by the hash of the run's configuration.
-
-    >>> import tempfile
-    >>> store = Store(Path(tempfile.mkdtemp()))
-    >>> store.put({"lr": 0.1}, {"loss": 2.0})
-    >>> store.get({"lr": 0.1}), store.get({"lr": 0.2})
-    ({'loss': 2.0}, None)
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.damaged: list[Path] = []
-        """Files that were there but could not be trusted; their runs are done again."""
-
-    def path(self, config: Mapping[str, Any]) -> Path:
-        """Where the run of this configuration is kept."""
-        return self.directory / f"{_digest(config)[:20]}.json"
-
-    def get(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The stored result, or None if there is none that can be trusted."""
-        path = self.path(config)
-        try:
-            kept = json.loads(path.read_bytes())
-            result: dict[str, Any] = kept["result"]
-            whole = kept["checksum"] == _digest([kept["config"], result]) and kept["config"] == finite(config)
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError):  # not JSON, not UTF-8, or JSON of another shape
-            whole = False
-        except OSError as error:
-            raise OutputError(f"{path}: cannot be read ({error.strerror}); choose another --out") from error
-        if not whole:
-            self.damaged.append(path)
-            return None
-        return result
-
-    def put(self, config: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-        """Keep a result."""
-        kept = {"config": config, "result": result, "checksum": _digest([config, result])}
-        write_whole(self.path(config), canonical(kept) + "\n")
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(canonical(value).encode()).hexdigest()
-
-
-class Workers:
-    """Runs jobs in ``count`` single-threaded processes, or, for ``count=1``, in this one.
-
-    A job has one thread wherever it runs: its numbers do not depend on how many workers there are.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._pool: ProcessPoolExecutor | None = None
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def do(self, work: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[tuple[Job, Result]]:
-        """Each job with its result, in the order in which they finish."""
-        if self.count == 1:
-            for job in jobs:
-                with one_thread():
-                    result = work(job)
-                yield job, result
-        elif jobs:
-            pool = self._started()
-            futures = {pool.submit(work, job): job for job in jobs}
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-
-    def _started(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=_start_worker)
-            # Ctrl-C reaches every process of the terminal. Only this one may answer; the workers inherit that they
-            # ignore it, so all of them are started here.
-            with _ignoring_interrupts():
-                for _ in range(self.count):
-                    self._pool.submit(os.getpid)
-        return self._pool
-
-
-def _start_worker() -> None:
-    torch.set_num_threads(1)
-    parent = multiprocessing.parent_process()
-
-    def leave_with_parent() -> None:  # a parent that was killed cannot tell its workers to stop
-        if parent is not None:
-            parent.join()
-        os._exit(1)
-
-    threading.Thread(target=leave_with_parent, daemon=True).start()
-
-
-@contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may set a handler
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+            found[name] = version(name)
+        except PackageNotFoundError:  # an extra that is not installed
+            continue
+    return {
+        **found,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": str(os.cpu_count()),
+    }

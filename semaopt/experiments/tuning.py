@@ -1,88 +1,68 @@
-"""Equal tuning: as many trials for each method, judged on the validation loss alone."""
+"""Equal tuning: as many trials for each method, chosen by the validation part alone.
+
+Optuna proposes (its grid, or its tree of Parzen estimators), the store remembers: a study lives in memory, and when
+the work is resumed it is told the same results in the same order, so that it proposes the same again.
+"""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
+
+import optuna
+from optuna.trial import TrialState
 
 from semaopt.experiments.compare import mean_and_std
-from semaopt.experiments.digits import Point
+from semaopt.experiments.files import canonical
+from semaopt.experiments.methods import KINDS, rounded
+from semaopt.experiments.spec import Method, Spec
+from semaopt.experiments.spec_errors import axes_of
 
-_HALF, _SIXTH = 10 ** (1 / 2), 10 ** (1 / 6)  # of a decade
+Point = Mapping[str, Any]
+Evaluate = Callable[[list[tuple[Method, Point]], int], list[tuple[float, ...]]]
+"""The tuning metric after so many epochs, one value for each tuning seed, of each point asked for."""
+_AT_ONCE = 4  # proposals that tree estimators make for each method before they hear of results, however many workers
+_REDUCTION = 4  # of successive halving: a quarter goes on
+_EDGE = 0.1  # of the logarithmic range, where a range and not a list is searched
 
-
-@dataclass(frozen=True)
-class Method:
-    """What a method decays, and its three variants of each point (lr, G0) of the grid.
-
-    The paper tunes the first beta of the two decaying methods in {.99, .9, .5} and fixes Adam's. So that Adam is
-    tried as often, it gets three step sizes where the others get three betas.
-    """
-
-    name: str
-    label: str
-    decays: tuple[str, ...]
-    betas: tuple[float, ...] = (0.99, 0.9, 0.5)
-    finer: tuple[float, ...] = (1.0,)
-    """Multiples of each lr of the grid."""
-
-
-METHODS = (
-    Method("adam", "folklore Adam", (), betas=(0.9,), finer=(1 / _SIXTH, 1.0, _SIXTH)),
-    Method("beta", "increasing β", ("gamma",)),
-    Method("both", "increasing β + decreasing lr", ("lr", "gamma")),
-)
-
-
-@dataclass(frozen=True)
-class Grid:
-    """The values of lr and G0 that all methods share; it grows when the best value lies on its edge.
-
-    G0 is the paper's. Its lr, 1e-5 to 1e-2, suit larger networks; this starts around the upper end.
-    """
-
-    lr: tuple[float, ...] = (1e-2 / _HALF, 1e-2, 1e-2 * _HALF)
-    g0: tuple[float, ...] = (1e-7, 1e-5, 1e-3)
-
-    def points(self, method: Method) -> list[Point]:
-        """All trials of a method."""
-        lrs = [_round(lr * finer) for lr in self.lr for finer in method.finer]
-        return [Point(lr, g0, beta) for lr in lrs for g0 in self.g0 for beta in method.betas]
-
-    def extended(self, axis: str, end: int) -> Grid:
-        """The grid with one more value of ``axis``, below (``end=0``) or above (``end=-1``)."""
-        values: tuple[float, ...] = getattr(self, axis)
-        ratio = values[1] / values[0]
-        grown = (_round(values[0] / ratio), *values) if end == 0 else (*values, _round(values[-1] * ratio))
-        return replace(self, **{axis: grown})
-
-
-def _round(value: float) -> float:
-    return float(f"{value:.6g}")
-
-
-GRID = Grid()
+optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One point of one method, and its validation loss after the last epoch for each tuning seed."""
+    """One point of one method, and its validation metric for each tuning seed."""
 
     method: str
-    point: Point
-    losses: tuple[float, ...]
+    values: Point
+    measured: tuple[float, ...]
+    sign: int = 1
+    """-1 where larger is better."""
+    pruned: int | None = None
+    """The epoch after which it was given up, if it was."""
 
     @property
-    def loss(self) -> float:
-        """The mean; infinite if any seed diverged, so that it is never chosen over one that did not."""
-        mean = sum(self.losses) / len(self.losses)
-        return mean if math.isfinite(mean) else math.inf
+    def mean(self) -> float:
+        """Of the metric over the seeds."""
+        return sum(self.measured) / len(self.measured)
+
+    @property
+    def score(self) -> float:
+        """Smaller is better; infinite if a seed diverged or it was given up, so that it is never chosen over others."""
+        score = self.sign * self.mean
+        return score if math.isfinite(score) and self.pruned is None else math.inf
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Where scores are equal the smaller values come first."""
+        return self.score, *((isinstance(v, (str, list)), v) for _, v in sorted(self.values.items(), reverse=True))
 
 
 @dataclass(frozen=True)
 class Extension:
-    """A value that the grid was extended by, for all methods alike, and the methods whose best lay on that edge."""
+    """A value that an axis was extended to, for all methods alike, and the methods whose best lay on that edge."""
 
     axis: str
     value: float
@@ -93,68 +73,220 @@ class Extension:
 class Tuning:
     """The whole table, what was chosen, and how the grid grew."""
 
-    grid: Grid
-    trials: dict[str, dict[Point, Trial]] = field(default_factory=dict)
+    grid: dict[str, list[Any]]
+    trials: dict[str, dict[str, Trial]]
     extensions: list[Extension] = field(default_factory=list)
     on_edge: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     """Where the best value still lies on an edge: (axis, end) to the methods."""
 
     def best(self, method: str) -> Trial:
-        """The trial with the smallest validation loss (the smaller lr, then G0, where they are equal)."""
-        return min(self.trials[method].values(), key=lambda trial: (trial.loss, trial.point))
+        """The trial with the best validation metric."""
+        return min(self.trials[method].values(), key=lambda trial: trial.order)
 
 
-def binding(trials: Mapping[Point, Trial], best: Trial, axis: str, end: int) -> bool:
-    """Whether ``best`` lies on this end of ``axis`` and the loss falls towards it by 1%, and by more than its noise.
+class _Grid(optuna.samplers.GridSampler):
+    """Optuna's grid; it does not try to stop a loop that is not Optuna's."""
 
-    The noise is two standard errors of the paired difference over the tuning seeds. Below some G0 nothing changes any
-    more, and which of two equal values is best is a matter of luck.
+    def after_trial(self, *_: Any, **__: Any) -> None:
+        return
+
+
+class Search:
+    """The trials of one method."""
+
+    def __init__(self, spec: Spec, method: Method) -> None:
+        assert spec.tuning is not None  # a spec without [tuning] is not tuned
+        self.method, self.options, self.epochs = method, spec.tuning, spec.epochs
+        self.sign = 1 if self.options.direction == "minimize" else -1
+        self.trials: dict[str, Trial] = {}
+        self._study: optuna.Study | None = None
+
+    @property
+    def by_tree(self) -> bool:
+        """Whether ranges are searched, not lists."""
+        return self.options.sampler == "tpe"
+
+    def ask(self, axes: Mapping[str, list[Any]], count: int) -> list[tuple[optuna.Trial, Point]]:
+        """So many new points (of a grid all of them)."""
+        study = self._started(axes)
+        asked = [study.ask() for _ in range(count if self.by_tree else math.prod(map(len, axes.values())))]
+        return [(trial, {name: self._suggest(trial, name, values) for name, values in axes.items()}) for trial in asked]
+
+    def _started(self, axes: Mapping[str, list[Any]]) -> optuna.Study:
+        if self._study is None or not self.by_tree:  # a grid that has grown is a new one; what is known is not rerun
+            seed = self.options.seed
+            sampler = optuna.samplers.TPESampler(seed=seed) if self.by_tree else _Grid(axes, seed=seed)
+            first = rungs(self.epochs)[0]
+            pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=_REDUCTION)
+            direction = self.options.direction
+            self._study = optuna.create_study(sampler=sampler, pruner=pruner, direction=direction)
+        return self._study
+
+    def _suggest(self, trial: optuna.Trial, name: str, values: list[Any]) -> Any:
+        if self.by_tree and name in self.options.extend:
+            return rounded(trial.suggest_float(name, values[0], values[-1], log=True))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of choices that are lists, which nothing here stores
+            return trial.suggest_categorical(name, values)
+
+    def tell(self, trial: optuna.Trial, point: Point, measured: tuple[float, ...], pruned: int | None) -> None:
+        """What became of a point."""
+        found = Trial(self.method.name, point, measured, self.sign, pruned)
+        self.trials[canonical(point)] = found
+        assert self._study is not None  # it was asked before
+        if pruned is not None:
+            self._study.tell(trial, state=TrialState.PRUNED)
+        elif math.isfinite(found.mean):
+            self._study.tell(trial, found.mean)
+        else:
+            self._study.tell(trial, state=TrialState.FAIL)
+
+
+def rungs(epochs: int) -> list[int]:
+    """The epochs after which successive halving looks.
+
+    >>> rungs(60)
+    [3, 12, 48]
     """
-    values = sorted({getattr(point, axis) for point in trials})
-    if len(values) < 2 or getattr(best.point, axis) != values[end]:
-        return False
-    inner = trials[replace(best.point, **{axis: values[end + (1 if end == 0 else -1)]})]
-    fall, spread = mean_and_std([a - b for a, b in zip(inner.losses, best.losses, strict=True)])
-    if not math.isfinite(fall):
-        return True
-    noise = 0.0 if math.isnan(spread) else 2 * spread / math.sqrt(len(best.losses))
-    return fall > max(noise, 0.01 * best.loss)
+    found = [max(1, epochs // _REDUCTION**2)]
+    while found[-1] * _REDUCTION < epochs:
+        found.append(found[-1] * _REDUCTION)
+    return [epoch for epoch in found if epoch < epochs] or [1]
 
 
-def tune(
-    methods: Sequence[Method],
-    grid: Grid,
-    evaluate: Callable[[list[tuple[Method, Point]]], list[tuple[float, ...]]],
-    rounds: int = 2,
-) -> Tuning:
-    """Try every point of every method; while a best value lies on an edge, extend the grid for all of them.
-
-    Args:
-        methods: each is tried at as many points as every other.
-        grid: the first one.
-        evaluate: validation losses, one per tuning seed, for each point asked for.
-        rounds: how often the grid may grow.
-    """
-    tuning = Tuning(grid, {method.name: {} for method in methods})
-    for grown in range(rounds + 1):
-        asked = [(m, p) for m in methods for p in tuning.grid.points(m) if p not in tuning.trials[m.name]]
-        for (method, point), losses in zip(asked, evaluate(asked), strict=True):
-            tuning.trials[method.name][point] = Trial(method.name, point, losses)
-        tuning.on_edge = _edges(tuning)
-        if not tuning.on_edge or grown == rounds:
+def tune(spec: Spec, evaluate: Evaluate, only: Sequence[Method] | None = None) -> Tuning:
+    """Try every method alike; while a best value lies on an edge, extend that axis for all of them."""
+    options = spec.tuning
+    assert options is not None  # a spec without [tuning] is not tuned
+    searches = [Search(spec, method) for method in only or spec.methods]
+    tuning = Tuning(dict(options.grid), {search.method.name: search.trials for search in searches})
+    budget = options.budget or 0
+    for grown in range(options.rounds + 1):
+        now = spec.model_copy(update={"tuning": options.model_copy(update={"grid": tuning.grid})})
+        axes = [axes_of(now, search.method) for search in searches]
+        _search(searches, axes, budget, evaluate)
+        tuning.on_edge = _edges(searches, axes, options.extend)
+        if not tuning.on_edge or grown == options.rounds:
             break
         for (axis, end), because in tuning.on_edge.items():
-            tuning.grid = tuning.grid.extended(axis, end)
-            tuning.extensions.append(Extension(axis, getattr(tuning.grid, axis)[end], because))
+            tuning.grid[axis] = extended(tuning.grid[axis], end)
+            tuning.extensions.append(Extension(axis, tuning.grid[axis][end], because))
+        budget = math.ceil((options.budget or 0) / len(options.grid[options.extend[0]]))
     return tuning
 
 
-def _edges(tuning: Tuning) -> dict[tuple[str, int], tuple[str, ...]]:
+def _search(
+    searches: Sequence[Search], axes: Sequence[Mapping[str, list[Any]]], budget: int, evaluate: Evaluate
+) -> None:
+    """One round: a grid at once, tree estimators a few points at a time, all methods side by side."""
+    left = budget
+    while True:
+        asked = [
+            (search, trial, point)
+            for search, mine in zip(searches, axes, strict=True)
+            for trial, point in search.ask(mine, min(left, _AT_ONCE))
+        ]
+        _settle(asked, evaluate)
+        left -= _AT_ONCE
+        if left <= 0:
+            return
+
+
+def _settle(asked: list[tuple[Search, optuna.Trial, Point]], evaluate: Evaluate) -> None:
+    """Evaluate what is not known, rung by rung if it is to be pruned, and tell it."""
+    fresh = []
+    for search, trial, point in asked:
+        known = search.trials.get(canonical(point))
+        if known is None:
+            fresh.append((search, trial, point))
+        else:
+            search.tell(trial, point, known.measured, known.pruned)
+    if not fresh:
+        return
+    epochs, halving = fresh[0][0].epochs, fresh[0][0].options.pruner == "halving"
+    for rung in rungs(epochs) if halving else []:
+        left = []
+        for (search, trial, point), measured in zip(fresh, evaluate(_points(fresh), rung), strict=True):
+            mean = sum(measured) / len(measured)
+            trial.report(mean, rung)
+            if math.isfinite(mean) and not trial.should_prune():
+                left.append((search, trial, point))
+            else:
+                search.tell(trial, point, measured, rung)
+        fresh = left
+    for (search, trial, point), measured in zip(fresh, evaluate(_points(fresh), epochs), strict=True):
+        search.tell(trial, point, measured, None)
+
+
+def _points(asked: list[tuple[Search, optuna.Trial, Point]]) -> list[tuple[Method, Point]]:
+    return [(search.method, point) for search, _, point in asked]
+
+
+def extended(values: list[float], end: int) -> list[float]:
+    """One more value, below (``end=0``) or above (``end=-1``), as far away as its neighbours are from each other.
+
+    >>> extended([0.01, 0.1], -1)
+    [0.01, 0.1, 1.0]
+    """
+    if end == 0:
+        return [rounded(values[0] * values[0] / values[1]), *values]
+    return [*values, rounded(values[-1] * values[-1] / values[-2])]
+
+
+def _edges(
+    searches: Sequence[Search], axes: Sequence[Mapping[str, list[Any]]], extend: Sequence[str]
+) -> dict[tuple[str, int], tuple[str, ...]]:
     found = {
         (axis, end): tuple(
-            name for name, trials in tuning.trials.items() if binding(trials, tuning.best(name), axis, end)
+            search.method.name
+            for search, mine in zip(searches, axes, strict=True)
+            if axis in mine and binding(search.trials, mine[axis], axis, end, by_range=search.by_tree)
         )
-        for axis in ("lr", "g0")
+        for axis in extend
         for end in (0, -1)
     }
     return {edge: names for edge, names in found.items() if names}
+
+
+def binding(
+    trials: Mapping[str, Trial], values: Sequence[float], axis: str, end: int, *, by_range: bool = False
+) -> bool:
+    """Whether the best trial lies on this end of ``axis`` and is better than inside by 1% and by more than its noise.
+
+    Inside is the neighbour that differs in nothing else, or, if that was not tried, the best of all others. The noise
+    is two standard errors of the paired difference over the tuning seeds: below some G0 nothing changes any more, and
+    which of two equal values is best is a matter of luck.
+    """
+    best = min(trials.values(), key=lambda trial: trial.order)
+    if len(values) < 2 or not math.isfinite(best.score) or not _at_end(best.values[axis], values, end, by_range):
+        return False
+    next_in = sorted(values)[1 if end == 0 else -2]
+    inner = trials.get(canonical({**best.values, axis: next_in}))
+    if inner is None or inner.pruned is not None:
+        others = [t for t in trials.values() if not _at_end(t.values[axis], values, end, by_range)]
+        if not others:
+            return True
+        inner = min(others, key=lambda trial: trial.order)
+    gains = [best.sign * (a - b) for a, b in zip(inner.measured, best.measured, strict=True)]
+    gain, spread = mean_and_std(gains)
+    if not math.isfinite(gain):
+        return True
+    noise = 0.0 if math.isnan(spread) else 2 * spread / math.sqrt(len(gains))
+    return gain > max(noise, 0.01 * abs(best.mean))
+
+
+def _at_end(value: float, values: Sequence[float], end: int, by_range: bool) -> bool:
+    low, high = min(values), max(values)
+    if not by_range:
+        return value == (low if end == 0 else high)
+    place = math.log(value / low) / math.log(high / low)
+    return place <= _EDGE if end == 0 else place >= 1 - _EDGE
+
+
+def budget(spec: Spec) -> int:
+    """The trials of each method before any axis is extended."""
+    if spec.tuning is None:
+        return 0
+    method = spec.methods[0]
+    assert method.algorithm in KINDS  # checked when the spec was read
+    return spec.tuning.budget or math.prod(len(values) for values in axes_of(spec, method).values())

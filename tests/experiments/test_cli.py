@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -14,17 +15,31 @@ import pytest
 
 import semaopt
 from semaopt import __main__ as program
-from semaopt.experiments import catalogue, cli
-from tests.experiments.tiny import STUDY
+from semaopt.experiments import api, cli, spec
+from tests.experiments.tiny import RAW, RUNS, a_spec
 
 ROOT = Path(__file__).parents[2]
+
+
+def toml(value):
+    """Enough of TOML for what RAW holds."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def write_spec(path, **changes):
+    raw = spec.merge(RAW, changes)
+    path.write_text("\n".join(f"{key} = {toml(value)}" for key, value in raw.items() if key != "name"))
+    return str(path)
 
 
 @pytest.fixture
 def call(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_cores", lambda: 1)
-    monkeypatch.setitem(catalogue.SCALES, "quick", (STUDY,))
+    monkeypatch.setattr(api, "cores", lambda: 0)
 
     def call(*args):
         monkeypatch.setattr(sys, "argv", ["semaopt", *args])
@@ -45,22 +60,89 @@ def test_help(call, args):
     assert "reproduce" in out
 
 
-def test_reproduce_ends_with_the_path_of_the_report(call):
-    status, out, err = call("reproduce", "--only", "digits")
+def test_reproduce_ends_with_the_path_of_the_report(call, monkeypatch):
+    tiny = {name: a_spec(name=name) for name in cli._FIGURES}
+    monkeypatch.setattr(spec, "load", lambda name, scale: tiny[name])
+    status, out, err = call("reproduce", "--only", "figure1-digits")
     assert (status, out) == (0, "results/quick/report.html\n")
-    assert "30 trials run, 0 reused" in err
+    assert f"{RUNS} runs done, 0 reused" in err
     assert "the paper's order" in err
     page = Path(out.strip()).read_text()
-    assert "semaopt reproduce --only digits" in page
+    assert "semaopt reproduce --only figure1-digits" in page
     status, out, err = call("reproduce", "--out", "results/quick")
-    assert "0 trials run, 30 reused" in err
+    assert f"0 runs done, {RUNS} reused" in err  # equal runs of two experiments are one run
+
+
+def test_run_and_tune(call, tmp_path):
+    path = write_spec(tmp_path / "mine.toml")
+    status, out, err = call("tune", path, "--only", "both", "--out", "there")
+    assert status == 0
+    assert "mine at scale paper: Tiny" in err
+    assert out.splitlines()[0] == "| experiment | method | validation | chosen | pruned | lr | g0 | beta |"
+    assert len(out.splitlines()) == 2 + 9
+    assert out.count("| True |") == 1
+    status, out, err = call("run", path, "--only", "both", "--out", "there", "--tensorboard", "board")
+    assert (status, out) == (0, "there/report.html\n")
+    assert "3 runs done, 18 reused" in err
+    events = list((tmp_path / "board").rglob("events*"))
+    assert len(events) == 3
+    assert all("mine/both/seed" in str(path) for path in events)
+    status, out, err = call("run", path, "--only", "both")
+    assert (status, out) == (0, "results/mine/report.html\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "args", "text"),
+    [
+        ({"epoch": 3}, (), "mine.toml: epoch: unknown key; did you mean 'epochs'?"),
+        ({"epochs": "x"}, (), "mine.toml: epochs='x': input should be a valid integer"),
+        ({}, ("--scale", "quick"), "mine.toml: scale 'quick' is unknown; there is: paper"),
+        ({}, ("--only", "bet"), "only='bet': is no method of mine; did you mean 'beta'?"),
+        ({}, ("--engine", "slurm"), "engine='slurm': must be local or ray"),
+        ({}, ("--address", "auto"), "address='auto': is the address of a Ray cluster; add engine ray"),
+        ({}, ("--device", "tpu"), "device='tpu': cannot be used here"),
+        ({}, ("--dtype", "int8"), "dtype='int8': must be one of float32, float64, bfloat16"),
+        ({}, ("--workers", "-1"), "Invalid value for '--workers'"),
+    ],
+)
+def test_bad_specs_and_options(call, tmp_path, change, args, text):
+    path = write_spec(tmp_path / "mine.toml", **change)
+    status, out, err = call("run", path, *args)
+    assert (status, out) == (2, "")
+    assert text in err
+    assert "Traceback" not in err
+    assert not list(tmp_path.rglob("*.sqlite"))
+
+
+def test_a_spec_that_is_not_there(call):
+    status, out, err = call("run", "nothing.toml")
+    assert (status, out) == (2, "")
+    assert (
+        "nothing.toml: cannot be read (No such file or directory); give a file, or a shipped spec: figure1-bace" in err
+    )
+
+
+def test_data_that_cannot_be_had_is_said(call, tmp_path, monkeypatch):
+    monkeypatch.setenv("SEMAOPT_DATA", str(tmp_path / "empty"))
+    path = write_spec(tmp_path / "mine.toml", loss="auc", data={"name": "digits"}, **_saddle())
+    status, out, err = call("run", path)
+    assert (status, out) == (2, "")
+    assert "digits has 10 classes; set data.binary = true" in err
+
+
+def _saddle():
+    method = {"name": "sgda", "label": "SGDA", "algorithm": "SGDA", "options": {"lr": 0.1, "dual_lr": 0.1}}
+    tuning = {"metric": "valid_auc", "direction": "maximize", "grid": {"lr": [0.1, 1.0]}, "rounds": 0}
+    claim = {"metric": "train_auc", "order": []}
+    return {"methods": [method], "tuning": tuning, "claim": claim, "metrics": ["train_auc"]}
 
 
 @pytest.mark.parametrize(
     ("args", "text"),
     [
         (("reproduce", "--scale", "paper"), "'paper' is unknown; there is: quick"),
-        (("reproduce", "--only", "cifar"), "'cifar' is unknown; there is: digits"),
+        (("reproduce", "--only", "cifar"), "'cifar' is unknown; there is: figure1-digits"),
+        (("run",), "Missing argument 'SPEC'"),
         (("reproduce", "--frob"), "No such option"),
         (("reproduce", "extra"), "unexpected extra argument"),
         (("frob",), "No such command 'frob'"),
@@ -80,12 +162,12 @@ def test_bad_arguments(call, tmp_path, args, text):
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_disk_that_fills_up(call, monkeypatch):
+def test_a_disk_that_fills_up(call, monkeypatch, tmp_path):
     def full(_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    status, out, err = call("reproduce")
+    status, out, err = call("run", write_spec(tmp_path / "mine.toml"), "--checkpoint-seconds", "0")
     assert (status, out) == (2, "")
     assert "cannot be written (No space left on device)" in err
 
@@ -140,23 +222,18 @@ def test_the_extra_is_what_is_imported():
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) else []
             imported |= {name.partition(".")[0] for name in names}
-    outside = imported - set(sys.stdlib_module_names) - {"semaopt", "torch"}
-    outside -= {"rdkit", "torch_geometric"}  # of the extra [molecules], whose absence is told where it is needed
-    assert outside == program.EXTRA
-    listed = re.search(r"^experiments = \[(.*?)\]", (ROOT / "pyproject.toml").read_text(), re.DOTALL | re.MULTILINE)
-    packages = set(re.findall(r'"([\w-]+)', listed[1]))
-    assert {"sklearn" if name == "scikit-learn" else name for name in packages} == outside
+    elsewhere = {"rdkit", "torch_geometric", "ray", "pandas"}  # of other extras, or asked for where they are needed
+    outside = imported - set(sys.stdlib_module_names) - {"semaopt", "torch", "tomllib"} - elsewhere
+    assert outside | {"tensorboard"} == program.EXTRA  # torch imports that
+    listed = re.search(r"^experiments = \[(.*?)\n\]", (ROOT / "pyproject.toml").read_text(), re.DOTALL | re.MULTILINE)
+    packages = set(re.findall(r'^ *"([\w-]+)', listed[1], re.MULTILINE))
+    assert {"sklearn" if name == "scikit-learn" else name for name in packages} == program.EXTRA
 
 
 INTERRUPTED = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with it ignored
-from dataclasses import replace
 from semaopt.__main__ import main
-from semaopt.experiments import catalogue, cli
-from tests.experiments.tiny import STUDY
-catalogue.SCALES["quick"] = (replace(STUDY, epochs=int(sys.argv.pop()), together=1),)
-cli._cores = lambda: 2
 sys.exit(main())
 """
 
@@ -164,19 +241,29 @@ sys.exit(main())
 @pytest.mark.slow
 def test_ctrl_c_keeps_what_is_finished(tmp_path):
     # The signal goes to the whole group, as from a terminal.
-    args = [sys.executable, "-c", INTERRUPTED, "reproduce", "--out", str(tmp_path), "90"]
+    path, out = write_spec(tmp_path / "mine.toml", epochs=60), tmp_path / "out"
+    args = [sys.executable, "-c", INTERRUPTED, "run", path, "--out", str(out), "--workers", "2"]
+    args += ["--checkpoint-seconds", "0.05"]
     with subprocess.Popen(
         args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as run:
         deadline = time.monotonic() + 300
-        while len(list(tmp_path.glob("runs/*.json"))) < 2 and time.monotonic() < deadline:
+        while stored(out) < 3 and time.monotonic() < deadline:
             time.sleep(0.02)
         os.killpg(run.pid, signal.SIGINT)
-        out, err = run.communicate(timeout=300)
-    assert (run.returncode, out) == (130, "")
-    assert "Interrupted; what is finished is kept. To go on: semaopt reproduce --out" in err
+        said, err = run.communicate(timeout=300)
+    assert (run.returncode, said) == (130, "")
+    assert "Interrupted; what is finished is kept, what is under way goes on where it was. To go on: semaopt run" in err
     assert "Traceback" not in err
-    kept = list(tmp_path.glob("runs/*"))
-    assert 2 <= len(kept) < 27
-    assert all(json.loads(path.read_text())["checksum"] for path in kept)
-    assert os.listdir(tmp_path) == ["runs"]
+    assert 3 <= stored(out) < 36
+
+
+def stored(out):
+    path = out / "runs.sqlite"
+    if not path.exists():
+        return 0
+    with sqlite3.connect(path, timeout=30) as db:
+        there = db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'runs'").fetchone()[0]
+        found = db.execute("SELECT count(*) FROM runs").fetchone()[0] if there else 0
+    db.close()
+    return found

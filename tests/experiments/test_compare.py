@@ -20,7 +20,7 @@ LOWER, HIGHER, EQUAL = Interval(0.5, 0.4, 0.6), Interval(2.0, 1.5, 2.5), Interva
 
 
 def against(ratio):
-    return Comparison("a", "b", ratio, None)
+    return Comparison("a", "b", "train_loss", ratio, is_ratio=True)
 
 
 def test_the_interval_is_students():
@@ -53,11 +53,18 @@ def test_where_there_is_no_ratio(a):
     ],
 )
 def test_the_headline_claims_no_more_than_the_intervals(second, third, step, said):
-    assert said in headline(LABELS, against(second), against(third), against(step))
+    first, steps = [against(second), against(third)], [against(second), against(step)]
+    assert said in headline(LABELS, "training loss", first, steps, "lower")
+
+
+def test_where_higher_is_better_the_order_is_written_so():
+    better = [Comparison("a", "b", "train_auc", Interval(0.1, 0.05, 0.15), is_ratio=False)]
+    assert headline(("SGDA", "PDAda"), "training AUC", better, better, "higher").endswith("PDAda > SGDA")
+    assert better[0].text == "+0.100 (+0.050 to +0.150)"
 
 
 def test_the_evidence_has_the_numbers():
-    text = evidence(LABELS, "Final loss", against(LOWER), against(None), 5)
+    text = evidence(LABELS, "Final loss", [against(LOWER), against(None)], 5)
     assert text == (
         "Final loss against Adam: beta × 0.50 (0.40 to 0.60), both not comparable; 95% intervals over 5 paired seeds"
     )

@@ -10,8 +10,8 @@ import pytest
 
 from semaopt.experiments import figure, report
 from semaopt.experiments.compare import mean_and_std, number
-from semaopt.experiments.digits import Outcome
-from tests.experiments.tiny import go
+from semaopt.experiments.store import Result
+from tests.experiments.tiny import AUC, a_spec, go
 
 HOSTILE = '<script>alert("&")</script>'
 VOID = {"meta"}
@@ -57,15 +57,15 @@ def test_the_page_is_whole_and_alone(results):
 def test_the_page_has_the_numbers(results):
     page, (finding,) = render(results), results.findings
     for final in finding.finals:
-        mean, std = mean_and_std(final.train_loss)
+        mean, std = mean_and_std(final.last("train_loss"))
         assert f"{number(mean, 3)} ± {number(std)}" in page
-        mean, std = mean_and_std(final.test_accuracy)
+        mean, std = mean_and_std(final.last("test_accuracy"))
         assert f"{100 * mean:.2f} ± {100 * std:.2f}" in page
-        for loss, accuracy in zip(final.train_loss, final.test_accuracy, strict=True):
+        for loss, accuracy in zip(final.last("train_loss"), final.last("test_accuracy"), strict=True):
             assert f"<td>{number(loss, 3)}</td>" in page
             assert f"<td>{100 * accuracy:.2f}</td>" in page
         for trial in finding.tuning.trials[final.method.name].values():
-            assert f"<td>{number(trial.loss, 4)}</td>" in page
+            assert f"<td>{number(trial.mean, 4)}</td>" in page
     assert page.count('<tr class="chosen">') == 3
     assert results.session.command in page
     assert results.environment["torch"] in page
@@ -74,19 +74,20 @@ def test_the_page_has_the_numbers(results):
     assert finding.evidence in page
 
 
+def changed(finding, **changes):
+    return replace(finding, spec=finding.spec.model_copy(update=changes))
+
+
 def test_hostile_strings_are_escaped(results):
     (finding,) = results.findings
     finals = [
-        replace(f, method=replace(f.method, label=f"{HOSTILE}{k}")) for k, f in enumerate(finding.finals)
-    ]  # fmt: skip
-    worst = replace(
-        results,
-        scale=HOSTILE,
-        findings=(replace(finding, title=HOSTILE, about=HOSTILE, finals=tuple(finals)),),
-        environment={HOSTILE: HOSTILE},
-        session=replace(results.session, command=HOSTILE, damaged=(HOSTILE,)),
-    )
-    page = render(worst)
+        replace(f, method=f.method.model_copy(update={"label": f"{HOSTILE}{k}"})) for k, f in enumerate(finding.finals)
+    ]
+    claim = finding.spec.claim.model_copy(update={"text": HOSTILE})
+    worst = replace(changed(finding, title=HOSTILE, about=HOSTILE, claim=claim), finals=tuple(finals))
+    session = replace(results.session, command=HOSTILE, damaged=(HOSTILE,))
+    everything = replace(results, scale=HOSTILE, findings=(worst,), environment={HOSTILE: HOSTILE}, session=session)
+    page = render(everything)
     assert "<script" not in page
     assert "&lt;script&gt;alert(&quot;&amp;&quot;)&lt;/script&gt;" in page
     Balanced().feed(page)
@@ -101,12 +102,28 @@ def test_extensions_and_remaining_edges_are_told(results):
 
 def test_what_diverged_is_called_so(results):
     (finding,) = results.findings
-    broken = Outcome(*[[[math.nan] * 3] * 3] * 3)
-    finals = (replace(finding.finals[0], outcome=broken), *finding.finals[1:])
+    broken = Result(dict.fromkeys(finding.spec.metrics, [math.nan] * 3), 1.0, "diverged")
+    finals = (replace(finding.finals[0], runs=(broken,) * 3), *finding.finals[1:])
     page = render(replace(results, findings=(replace(finding, finals=finals),)))
     assert "diverged" in page
     assert "not comparable" in page
     assert "nan" not in re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL)
+
+
+def test_six_methods_of_the_auc_have_six_colours(results, tmp_path):
+    spec = a_spec(**AUC)
+    twice = [
+        m.model_copy(update={"name": f"{m.name}{k}", "label": f"{m.label} {k}"}) for k in range(3) for m in spec.methods
+    ]
+    claim = spec.claim.model_copy(update={"order": ["sgda0", "pdada0"]})
+    tuning = spec.tuning.model_copy(update={"budget": 1})
+    seeds = spec.seeds.model_copy(update={"final": [0, 1]})
+    found = go(tmp_path, spec.model_copy(update={"methods": twice, "claim": claim, "tuning": tuning, "seeds": seeds}))
+    page = render(found)
+    Balanced().feed(page)
+    assert {f"var(--method-{k})" for k in range(6)} <= set(re.findall(r"var\(--method-\d\)", page))
+    assert "training AUC, %" in page
+    assert figure.whole(found.findings[0]).png.startswith(b"\x89PNG")
 
 
 def test_the_svg_is_xml_with_axes_units_and_legend(results):

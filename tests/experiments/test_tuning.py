@@ -1,20 +1,25 @@
-"""Equal budgets, the choice by validation loss, grids that grow for all alike."""
+"""Equal budgets, the choice by the validation part, axes that grow for all alike."""
 
 import math
 
 import pytest
 
-from semaopt.experiments.digits import Point
-from semaopt.experiments.tuning import GRID, METHODS, Grid, Trial, binding, tune
+from semaopt.experiments import spec as specs
+from semaopt.experiments.files import canonical
+from semaopt.experiments.spec_errors import axes_of
+from semaopt.experiments.tuning import Trial, binding, extended, rungs, tune
+from tests.experiments.tiny import AUC, a_spec
 
 LOW, HIGH = (0, -1)
+DIGITS = specs.load("figure1-digits", "quick")
+NAMES = ("adam", "beta", "both")
 
 
 def best_at(best_lr, best_g0=1e-5, noise=(0.0, 0.0, 0.0)):
     """Losses that grow with the distance from the best point on a logarithmic scale; beta plays no part."""
 
-    def evaluate(asked):
-        far = [math.log(p.lr / best_lr) ** 2 + 0.1 * math.log(p.g0 / best_g0) ** 2 for _, p in asked]
+    def evaluate(asked, _):
+        far = [math.log(p["lr"] / best_lr) ** 2 + 0.1 * math.log(p["g0"] / best_g0) ** 2 for _, p in asked]
         return [tuple(1 + d + e for e in noise) for d in far]
 
     return evaluate
@@ -24,65 +29,61 @@ def budgets(tuning):
     return {len(trials) for trials in tuning.trials.values()}
 
 
+def with_rounds(rounds):
+    return DIGITS.model_copy(update={"tuning": DIGITS.tuning.model_copy(update={"rounds": rounds})})
+
+
 def test_every_method_gets_as_many_trials():
-    assert {len(set(GRID.points(method))) for method in METHODS} == {27}
-    grown = GRID.extended("lr", HIGH).extended("lr", LOW).extended("g0", HIGH)
-    assert {len(set(grown.points(method))) for method in METHODS} == {60}
-
-
-def test_adam_keeps_its_beta_and_the_others_try_the_papers():
-    adam, *others = METHODS
-    assert {point.beta for point in GRID.points(adam)} == {0.9}
-    assert len({point.lr for point in GRID.points(adam)}) == 9
-    for method in others:
-        assert {point.beta for point in GRID.points(method)} == {0.99, 0.9, 0.5}
-        assert {point.lr for point in GRID.points(method)} <= {point.lr for point in GRID.points(adam)}
+    tuning = tune(DIGITS, best_at(1e-2))
+    assert budgets(tuning) == {27}
+    adam, *others = (tuning.trials[name].values() for name in NAMES)
+    assert len({trial.values["lr"] for trial in adam}) == 9
+    for trials in others:
+        assert {trial.values["beta"] for trial in trials} == {0.99, 0.9, 0.5}
+        assert {trial.values["lr"] for trial in trials} <= {trial.values["lr"] for trial in adam}
 
 
 def test_a_best_value_inside_needs_no_extension():
-    tuning = tune(METHODS, GRID, best_at(1e-2))
+    tuning = tune(DIGITS, best_at(1e-2))
     assert tuning.extensions == []
     assert tuning.on_edge == {}
-    assert tuning.grid == GRID
-    assert tuning.best("adam").point == Point(lr=1e-2, g0=1e-5, beta=0.9)
+    assert tuning.best("adam").values == {"lr": 1e-2, "g0": 1e-5}
 
 
 def test_the_grid_grows_for_all_when_one_lies_on_its_edge():
-    adam_only = METHODS[0].name
+    def evaluate(asked, until):
+        far, near = best_at(0.1)(asked, until), best_at(1e-2)(asked, until)
+        return [a if method.name == "adam" else b for (method, _), a, b in zip(asked, far, near, strict=True)]
 
-    def evaluate(asked):
-        far, near = best_at(0.1)(asked), best_at(1e-2)(asked)
-        return [a if method.name == adam_only else b for (method, _), a, b in zip(asked, far, near, strict=True)]
-
-    tuning = tune(METHODS, GRID, evaluate)
-    assert [(e.axis, e.because) for e in tuning.extensions] == [("lr", (adam_only,))]
-    assert tuning.extensions[0].value == pytest.approx(0.1)
+    tuning = tune(DIGITS, evaluate)
+    assert [(e.axis, e.because) for e in tuning.extensions] == [("lr", ("adam",))]
+    assert tuning.extensions[0].value == pytest.approx(0.1, rel=1e-5)
     assert budgets(tuning) == {36}
-    assert tuning.best(adam_only).point.lr == pytest.approx(0.1)
     assert tuning.on_edge == {}
 
 
-def test_downwards_too_and_both_grids_at_once():
-    tuning = tune(METHODS, GRID, best_at(1e-3, best_g0=0.1), rounds=3)
+def test_downwards_too_and_both_axes_at_once():
+    tuning = tune(with_rounds(3), best_at(1e-3, best_g0=0.1))
     added = {axis: [e.value for e in tuning.extensions if e.axis == axis] for axis in ("lr", "g0")}
-    assert added == {"lr": [1e-3, 3.16228e-4], "g0": [0.1, 10.0]}  # one beyond the best shows that it is the best
+    assert added["lr"] == pytest.approx([1e-3, 3.16228e-4], rel=1e-5)
+    assert added["g0"] == pytest.approx([0.1, 10.0])  # one beyond the best shows that it is the best
     assert len(budgets(tuning)) == 1
 
 
 def test_an_edge_that_remains_is_recorded():
-    tuning = tune(METHODS, GRID, best_at(100.0), rounds=1)
+    tuning = tune(with_rounds(1), best_at(100.0))
     assert len(tuning.extensions) == 1
-    assert tuning.on_edge == {("lr", HIGH): tuple(method.name for method in METHODS)}
+    assert tuning.on_edge == {("lr", HIGH): NAMES}
 
 
 def test_no_trial_is_done_twice():
     seen = []
 
-    def evaluate(asked):
-        seen.extend((method.name, point) for method, point in asked)
-        return best_at(0.1)(asked)
+    def evaluate(asked, until):
+        seen.extend((method.name, canonical(point)) for method, point in asked)
+        return best_at(0.1)(asked, until)
 
-    tune(METHODS, GRID, evaluate)
+    tune(DIGITS, evaluate)
     assert len(seen) == len(set(seen)) == 3 * 45
 
 
@@ -95,29 +96,58 @@ def test_no_trial_is_done_twice():
         ((math.nan, 1.0, 1.0), True),
     ],
 )
-def test_an_edge_binds_when_the_loss_falls_towards_it(inner, binds):
-    on_edge, inside = Point(1e-1, 1e-7, 0.9), Point(1e-2, 1e-7, 0.9)
-    best = Trial("adam", on_edge, (1.0, 1.0, 1.0))
-    trials = {on_edge: best, inside: Trial("adam", inside, inner)}
-    assert binding(trials, best, "lr", HIGH) is binds
-    assert binding(trials, best, "lr", LOW) is False
-    assert binding(trials, best, "g0", HIGH) is False  # a single value has no inside
-
-
-def test_one_seed_has_no_noise_to_compare_with():
-    on_edge, inside = Point(1e-1, 1e-7, 0.9), Point(1e-2, 1e-7, 0.9)
-    best = Trial("adam", on_edge, (1.0,))
-    assert binding({on_edge: best, inside: Trial("adam", inside, (1.1,))}, best, "lr", HIGH)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_edge_binds_when_it_gets_better_towards_it(inner, binds, sign):
+    on_edge, inside = {"lr": 0.1, "g0": 1e-7}, {"lr": 0.01, "g0": 1e-7}
+    best = Trial("adam", on_edge, tuple(sign * x for x in (1.0, 1.0, 1.0)), sign)
+    other = Trial("adam", inside, tuple(sign * x for x in inner), sign)
+    trials = {canonical(on_edge): best, canonical(inside): other}
+    assert binding(trials, [0.01, 0.1], "lr", HIGH) is binds
+    assert binding(trials, [0.01, 0.1], "lr", LOW) is False
+    assert binding(trials, [1e-7], "g0", HIGH) is False  # a single value has no inside
 
 
 def test_a_trial_that_diverged_is_never_chosen():
-    def evaluate(asked):
-        return [(0.0, math.nan) if point.lr > 5e-3 else (2.0, 2.0) for _, point in asked]
+    def evaluate(asked, _):
+        return [(0.0, math.nan) if point["lr"] > 5e-3 else (2.0, 2.0) for _, point in asked]
 
-    tuning = tune(METHODS, Grid(lr=(1e-3, 1e-2), g0=(1e-7,)), evaluate, rounds=0)
-    assert all(tuning.best(method.name).point.lr < 5e-3 for method in METHODS)
+    tuning = tune(a_spec(tuning={"rounds": 0}), evaluate)
+    assert all(tuning.best(name).values["lr"] < 5e-3 for name in NAMES)
 
 
-def test_equal_losses_go_to_the_smaller_lr():
-    tuning = tune(METHODS, GRID, lambda asked: [(1.0,)] * len(asked))
-    assert tuning.best("beta").point == min(GRID.points(METHODS[1]))
+def test_equal_scores_go_to_the_smaller_lr():
+    tuning = tune(DIGITS, lambda asked, _: [(1.0,)] * len(asked))
+    assert tuning.best("beta").values == {"lr": 3.16228e-3, "g0": 1e-7, "beta": 0.5}
+
+
+def test_tree_estimators_find_a_maximum_grow_at_an_edge_and_are_the_same_each_time():
+    changes = {**AUC, "tuning": {**AUC["tuning"], "budget": 24, "rounds": 2, "extend": ["lr", "dual_lr"]}}
+    spec = a_spec(**changes)
+
+    def evaluate(asked, _):
+        return [
+            (1 - 0.02 * math.log(p["lr"] / 1.0) ** 2 - 0.02 * math.log(p["dual_lr"] / 0.03) ** 2,) for _, p in asked
+        ]
+
+    first, second = tune(spec, evaluate), tune(spec, evaluate)
+    assert first.trials == second.trials
+    assert {e.axis for e in first.extensions} == {"lr"}
+    assert first.grid["lr"][-1] >= 1.0
+    assert all(first.best(name).values["lr"] > 0.3 for name in ("sgda", "pdada"))
+    assert budgets(first) == {24 + 12 * len({e.value for e in first.extensions})}
+
+
+def test_axes_are_those_that_a_method_takes_and_does_not_fix():
+    spec = specs.load("figure2-bbbp")
+    axes = {method.name: set(axes_of(spec, method)) for method in spec.methods}
+    assert axes["sgda"] == {"lr", "dual_lr"}
+    assert axes["epoch_sgda"] == {"lr", "dual_lr", "every"}
+    assert axes["pes_sgda"] == {"lr", "dual_lr", "every", "factor"}
+    assert axes["pes_adagrad"] == {"lr", "dual_lr", "every", "factor", "g0"}
+    assert axes["pdsm"] == {"lr", "dual_lr", "every", "factor", "beta"}
+    assert axes["pdada"] == {"lr", "dual_lr", "every", "factor", "beta", "g0"}
+
+
+def test_rungs_and_extensions():
+    assert [rungs(epochs) for epochs in (1, 3, 8, 16, 60)] == [[1], [1], [1, 4], [1, 4], [3, 12, 48]]
+    assert extended([1e-3, 1e-2], LOW) == [1e-4, 1e-3, 1e-2]

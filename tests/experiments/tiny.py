@@ -1,41 +1,120 @@
-"""A study that takes a second, and someone who watches it."""
+"""A spec that takes a second, and someone who watches it."""
 
-from semaopt.experiments.study import Study, conduct
-from semaopt.experiments.tuning import Grid
+from pathlib import Path
 
-STUDY = Study(
-    epochs=3,
-    batch=512,
-    hidden=8,
-    tuning_seeds=(100, 101),
-    final_seeds=(0, 1, 2),
-    grid=Grid(lr=(3e-3, 1e-2), g0=(1e-7,)),
-    rounds=1,
-    together=3,
-)
+from semaopt.experiments import spec, study
+from semaopt.experiments.runner import Place
+from semaopt.experiments.runs import Machine
+from semaopt.experiments.workers import Here, Workers
+
+_DECAY = {"bias_correction": True, "every": 1, "factor": 0.2}
+
+RAW = {
+    "name": "tiny",
+    "title": "Tiny",
+    "about": "Small.",
+    "loss": "cross_entropy",
+    "batch": 512,
+    "epochs": 3,
+    "metrics": ["train_loss", "test_loss", "test_accuracy"],
+    "claim": {"text": "Both end lower.", "metric": "train_loss", "order": ["adam", "beta", "both"]},
+    "data": {"name": "digits"},
+    "model": {"name": "mlp", "options": {"hidden": 8}},
+    "seeds": {"tuning": [100, 101], "final": [0, 1, 2]},
+    "tuning": {
+        "metric": "valid_loss",
+        "direction": "minimize",
+        "extend": ["lr"],
+        "rounds": 1,
+        "grid": {"lr": [3e-3, 1e-2], "g0": [1e-7]},
+    },
+    "methods": [
+        {
+            "name": "adam",
+            "label": "folklore Adam",
+            "algorithm": "ASA",
+            "options": {"beta": 0.9, "bias_correction": True},
+            "finer": {"lr": [0.681292, 1.0, 1.4678]},
+        },
+        {
+            "name": "beta",
+            "label": "increasing β",
+            "algorithm": "ASA",
+            "decays": ["gamma"],
+            "options": _DECAY,
+            "grid": {"beta": [0.99, 0.9, 0.5]},
+        },
+        {
+            "name": "both",
+            "label": "increasing β + decreasing lr",
+            "algorithm": "ASA",
+            "decays": ["lr", "gamma"],
+            "options": _DECAY,
+            "grid": {"beta": [0.99, 0.9, 0.5]},
+        },
+    ],
+}
+EACH = 9  # six points a method, and three more: the largest lr is best, so the grid grows
+RUNS = 3 * EACH * 2 + 3 * 3  # two tuning seeds, three final ones
+
+
+def a_spec(**changes):
+    return spec.build(spec.merge(RAW, changes))
+
+
+AUC = {
+    "loss": "auc",
+    "metrics": ["train_auc", "test_auc"],
+    "data": {"binary": True, "imbalance": 0.2},
+    "claim": {"metric": "train_auc", "order": ["sgda", "pdada"]},
+    "methods": [
+        {"name": "sgda", "label": "SGDA", "algorithm": "SGDA"},
+        {
+            "name": "pdada",
+            "label": "PDAda",
+            "algorithm": "PDAda",
+            "decays": ["lr", "gamma"],
+            "options": {"every": 1, "factor": 0.5, "beta": 0.9},
+        },
+    ],
+    "tuning": {
+        "metric": "valid_auc",
+        "direction": "maximize",
+        "sampler": "tpe",
+        "budget": 5,
+        "extend": ["lr", "dual_lr"],
+        "rounds": 0,
+        "grid": {"lr": [1e-2, 1e-1], "dual_lr": [1e-2, 1e-1], "g0": [1e-7, 1e-3]},
+    },
+}
 
 
 class Watcher:
-    """Remembers what it was told; ``stop_after`` runs it is interrupted, as by Ctrl-C."""
+    """Remembers what it was told; after ``stop_after`` units it is interrupted, as by Ctrl-C."""
 
     def __init__(self, stop_after=None):
-        self.planned = self.finished = self.runs = 0
+        self.planned = self.finished = self.units = 0
         self.said = []
         self.stop_after = stop_after
 
-    def plan(self, points):
-        self.planned += points
+    def plan(self, epochs):
+        self.planned += epochs
 
-    def done(self, points):
-        self.finished += points
-        self.runs += 1
-        if self.runs == self.stop_after:
+    def done(self, epochs):
+        self.finished += epochs
+        self.units += epochs > 0
+        if self.stop_after is not None and self.units > self.stop_after:
             raise KeyboardInterrupt
 
     def say(self, text):
         self.said.append(text)
 
 
-def go(out, *studies, watch=None, workers=1):
+def go(out, *specs, watch=None, workers=0, every=1000.0, only=()):
+    specs = specs or (a_spec(),)
+    place = Place(Path(out), Machine(), every)
     watch = watch or Watcher()
-    return conduct(studies or (STUDY,), out, watch, scale="tiny", command="semaopt reproduce", workers=workers)
+    if workers == 0:
+        return study.conduct(specs, place, Here(), watch, command="semaopt run", only=only)
+    with Workers(workers) as engine:
+        return study.conduct(specs, place, engine, watch, command="semaopt run", only=only)

@@ -1,0 +1,151 @@
+"""The experiments from Python: what the commands do, as functions that return tables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from semaopt.experiments import ranks, study, table
+from semaopt.experiments.runner import Place, Runner, Watch
+from semaopt.experiments.runs import Machine
+from semaopt.experiments.spec import Spec, load
+from semaopt.experiments.spec_errors import SpecError, near
+from semaopt.experiments.table import Table
+from semaopt.experiments.workers import Engine, Here, Workers
+
+
+class Silent:
+    """Watches and says nothing; see :class:`semaopt.experiments.runner.Watch`."""
+
+    def plan(self, epochs: int) -> None:
+        """Nothing to show."""
+
+    def done(self, epochs: int) -> None:
+        """Nothing to show."""
+
+    def say(self, text: str) -> None:
+        """Nothing to say."""
+
+
+DTYPES = ("float32", "float64", "bfloat16")
+
+
+def machine(device: str, dtype: str, group: ranks.Group) -> Machine:
+    """Where runs are computed, checked."""
+    if dtype not in DTYPES:
+        raise SpecError(f"dtype={dtype!r}: must be one of {', '.join(DTYPES)}; the default is float32")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch raises both for a device that is not there
+        raise SpecError(f"device={device!r}: cannot be used here ({str(error).splitlines()[0]}); try cpu") from error
+    return Machine(device, dtype, group.world)
+
+
+@contextmanager
+def engine(name: str, workers: int | None, address: str | None, group: ranks.Group) -> Iterator[Engine]:
+    """Who does the runs: worker processes, Ray, or, where several processes share a run, this one with the others."""
+    count = cores() if workers is None else workers
+    if name not in ("local", "ray"):
+        raise SpecError(f"engine={name!r}: must be local or ray; local runs processes on this machine")
+    if address is not None and name != "ray":
+        raise SpecError(f"address={address!r}: is the address of a Ray cluster; add engine ray")
+    if name == "ray":
+        from semaopt.experiments.engine_ray import RayWorkers
+
+        with RayWorkers(address, max(count, 1)) as cluster:
+            yield cluster
+    elif count == 0 or group.world > 1:
+        yield Here()
+    else:
+        with Workers(count) as pool:
+            yield pool
+
+
+def cores() -> int:
+    """The cores this process may use, at most 8: more workers would take longer to start than they save."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, 8)
+
+
+def chosen(spec: str | Path | Spec, scale: str | None, only: Sequence[str]) -> Spec:
+    """The spec at its scale; methods that are asked for must be there."""
+    found = spec if isinstance(spec, Spec) else load(spec, scale)
+    names = [method.name for method in found.methods]
+    for name in only:
+        if name not in names:
+            raise SpecError(f"only={name!r}: is no method of {found.name}; {near(name, names)}")
+    return found
+
+
+def run(
+    spec: str | Path | Spec,
+    scale: str | None = None,
+    out: str | Path = "results",
+    *,
+    only: Sequence[str] = (),
+    engine_name: str = "local",
+    address: str | None = None,
+    workers: int | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    tensorboard: str | Path | None = None,
+    checkpoint_seconds: float = 10.0,
+    watch: Watch | None = None,
+    command: str = "semaopt.experiments.run",
+) -> Table:
+    """Tune and run an experiment; what is in the store of ``out`` already is not done again.
+
+    Args:
+        spec: a TOML file, the name of a shipped spec, or a :class:`Spec`.
+        scale: one of the file's scales; by default the file as it stands.
+        out: the folder of the store, the figures and the page.
+        only: names of methods; by default all.
+        engine_name: "local" (worker processes here) or "ray".
+        address: of a Ray cluster.
+        workers: processes at a time; 0 does the runs in this process. By default one for each core.
+        device, dtype: where and in which numbers models are trained.
+        tensorboard: a folder for TensorBoard's scalars of the final runs.
+        checkpoint_seconds: how long a run trains between checkpoints.
+        watch: who is told how it goes.
+        command: what the page says it was made by.
+
+    Returns:
+        a row for each final run; ``.results`` holds curves, comparisons and the tuning table.
+    """
+    found = chosen(spec, scale, only)
+    with ranks.joined(device) as group, engine(engine_name, workers, address, group) as who:
+        place = Place(Path(out), machine(device, dtype, group), checkpoint_seconds)
+        results = study.conduct([found], place, who, watch or Silent(), command=command, only=only)
+        if group.first:
+            study.write(results, place.out)
+            if tensorboard is not None:
+                from semaopt.experiments import board
+
+                board.write(results, Path(tensorboard))
+    return table.runs(results)
+
+
+def tune(spec: str | Path | Spec, scale: str | None = None, out: str | Path = "results", **options: Any) -> Table:
+    """Only the tuning of :func:`run`, whose keyword arguments it takes (but ``tensorboard``): a row for each trial."""
+    only = options.pop("only", ())
+    found = chosen(spec, scale, only)
+    if found.tuning is None:
+        raise SpecError(f"{found.name}: has no [tuning], so there is nothing to tune; add one, or run it")
+    device = options.pop("device", "cpu")
+    chosen_engine = (options.pop("engine_name", "local"), options.pop("workers", None), options.pop("address", None))
+    with ranks.joined(device) as group, engine(*chosen_engine, group) as who:
+        kind = machine(device, options.pop("dtype", "float32"), group)
+        place = Place(Path(out), kind, options.pop("checkpoint_seconds", 10.0))
+        watch = options.pop("watch", None) or Silent()
+        options.pop("command", None)
+        if options:
+            raise TypeError(f"tune() got unexpected arguments: {', '.join(options)}")
+        with study.opened(place) as store:
+            one = study.Study(found, Runner(store, who, watch, place), only)
+            one.announce()
+            return table.trials([(found.name, one.tune())])

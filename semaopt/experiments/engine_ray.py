@@ -1,0 +1,79 @@
+"""The same sweep on Ray: a cluster on this machine, or one with an address."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from semaopt.experiments.files import OutputError
+from semaopt.experiments.workers import ATTEMPTS, Failure
+
+Job = TypeVar("Job")
+Done = TypeVar("Done")
+
+
+class RayWorkers:
+    """Does jobs as Ray tasks of one core each; a task whose worker dies is tried again, from its checkpoint.
+
+    Args:
+        address: of a running cluster; None starts one on this machine.
+        count: tasks at a time on this machine.
+    """
+
+    def __init__(self, address: str | None, count: int) -> None:
+        try:
+            import ray
+        except ModuleNotFoundError as missing:
+            text = "--engine ray needs the extra [ray]: pip install 'semaopt[ray]'"
+            raise ModuleNotFoundError(text, name="ray") from missing
+        self.ray: Any = ray
+        self.address, self.count = address, count
+
+    def __enter__(self) -> RayWorkers:
+        # Workers get no tracing and no report to anyone, and find this package where this process found it.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        options: dict[str, Any] = {"address": self.address} if self.address else {"num_cpus": self.count}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Ray, about its own future defaults
+            self.ray.init(
+                **options,
+                runtime_env={"env_vars": variables},
+                log_to_driver=False,
+                configure_logging=False,
+                include_dashboard=None if self.address else False,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ray.shutdown()
+
+    def do(
+        self, work: Callable[[Job], Done], jobs: Sequence[Job], tick: Callable[[int], None]
+    ) -> Iterator[tuple[Job, Done | Failure]]:
+        """See :class:`semaopt.experiments.workers.Engine`; progress is told when a job ends."""
+        task = self.ray.remote(num_cpus=1, max_retries=ATTEMPTS - 1)(_one_threaded)
+        pending = {task.remote(work, job): job for job in jobs}
+        while pending:
+            ready, _ = self.ray.wait(list(pending), num_returns=1)
+            for reference in ready:
+                yield pending.pop(reference), self._result(reference)
+
+    def _result(self, reference: Any) -> Any:
+        try:
+            return self.ray.get(reference)
+        except self.ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, OutputError):
+                raise error.cause from error
+            return Failure(f"{type(error.cause).__name__}: {error.cause}")
+        except self.ray.exceptions.RayError as error:
+            return Failure(f"Ray gave it up: {str(error).splitlines()[0]}")
+
+
+def _one_threaded(work: Callable[[Job], Done], job: Job) -> Done:
+    torch.set_num_threads(1)
+    return work(job)

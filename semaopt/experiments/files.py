@@ -1,0 +1,76 @@
+"""Files that are whole at any time, plain values that compare, and one owner for an output folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+
+class OutputError(OSError):
+    """The output folder cannot be used; the text says which path and why."""
+
+
+def write_whole(path: Path, data: str | bytes) -> None:
+    """Write a file so that whoever reads it, at any time, sees the old content or all of the new."""
+    data = data.encode() if isinstance(data, str) else data
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with part.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written ({error.strerror}); choose another --out") from error
+
+
+def canonical(value: Any) -> str:
+    """JSON that is the same for equal values; NaN and infinities become null."""
+    return json.dumps(finite(value), sort_keys=True, allow_nan=False, separators=(",", ":"))
+
+
+def finite(value: Any) -> Any:
+    """The same value with None for each number that JSON cannot hold."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def digest(value: Any) -> str:
+    """The SHA-256 of :func:`canonical`.
+
+    >>> digest({"a": 1, "b": [2.0]}) == digest({"b": (2.0,), "a": 1})
+    True
+    """
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+@contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """Hold the folder: a second process is refused. The system lets go when the owner ends, however it ends."""
+    lock = FileLock(folder / ".lock")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        text = f"{folder}: another process is working there; wait until it ends, or choose another --out"
+        raise OutputError(text) from error
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be written to ({error.strerror}); choose another --out") from error
+    with lock:
+        lock.release()  # what acquire() took; the block holds it
+        yield

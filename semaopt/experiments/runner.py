@@ -1,0 +1,131 @@
+"""Gives the results of runs: from the store where it has them, else by having them done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from semaopt.experiments import ranks, training
+from semaopt.experiments.checkpoint import Checkpoint
+from semaopt.experiments.runs import Machine, Run, Unit, units
+from semaopt.experiments.store import Result, Store
+from semaopt.experiments.workers import Engine, Failure
+
+
+class Watch(Protocol):
+    """Who is told how it goes, counted in epochs of units of work."""
+
+    def plan(self, epochs: int) -> None:
+        """So many more (or, below 0, fewer) are to be trained than was known."""
+
+    def done(self, epochs: int) -> None:
+        """So many more are trained; below 0: they must be trained again."""
+
+    def say(self, text: str) -> None:
+        """Something worth a line."""
+
+
+class RunsError(RuntimeError):
+    """Some runs could not be done; the text names each and says why. All others are in the store."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs are done and kept."""
+
+    out: Path
+    machine: Machine
+    every: float = 10.0
+    """Seconds between checkpoints."""
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of runs that are under way."""
+        return self.out / "checkpoints"
+
+
+class Runner:
+    """Looks runs up, does what is missing, keeps it."""
+
+    def __init__(self, store: Store | None, engine: Engine, watch: Watch, place: Place) -> None:
+        self.store, self.engine, self.watch, self.place = store, engine, watch, place
+        self.group = ranks.current()
+        self.computed = self.reused = 0
+        self.seconds = 0.0
+        self._known: dict[str, Result] = {}
+        self._looked: set[str] = set()
+
+    def units(self, runs: Sequence[Run], together: int = 1) -> list[Unit]:
+        """The units of work that these runs are."""
+        return units(runs, together, self.place.checkpoints, self.place.every)
+
+    def plan(self, work: Sequence[Unit]) -> list[Unit]:
+        """Look up which are stored, and announce the others; these are returned."""
+        missing = []
+        for unit in work:
+            new = [run for run in unit.runs if run.key not in self._looked]
+            found = self.group.share([self._stored(run) for run in new] if self.group.first else None)
+            for run, result in zip(new, found, strict=True):
+                self._looked.add(run.key)
+                if result is not None:
+                    self._known[run.key] = result
+                    self.reused += 1
+                    self.seconds += result.seconds
+            if any(run.key not in self._known for run in unit.runs):
+                missing.append(unit)
+                if new:
+                    self.watch.plan(unit.epochs)
+        return missing
+
+    def results(self, work: Sequence[Unit]) -> list[Result]:
+        """The results of all runs of all units, in their order."""
+        missing = self.plan(work)
+        failed = []
+        shown = whole = 0
+
+        def tick(epochs: int) -> None:
+            nonlocal shown
+            self.watch.done(epochs - shown)
+            shown = epochs
+
+        for unit, done in self.engine.do(training.perform, missing, tick):
+            whole += unit.epochs
+            if isinstance(done, Failure):
+                failed.append(f"{unit}: {done.reason}")
+                self.watch.say(f"failed: {failed[-1]}")
+            else:
+                self._keep(unit, done)
+        tick(whole)  # one that continued, or diverged, has trained fewer than were planned
+        if failed:
+            raise RunsError("\n".join([f"{len(failed)} of {len(missing)} could not be done:", *failed]))
+        return [self._known[run.key] for unit in work for run in unit.runs]
+
+    def _keep(self, unit: Unit, results: Sequence[Result]) -> None:
+        if self.store is not None:
+            self.store.put([(run.row(), result) for run, result in zip(unit.runs, results, strict=True)])
+            if unit.epochs == unit.runs[0].training["epochs"]:  # else it may be asked to go on
+                Checkpoint(unit.folder, unit.key).remove()
+        for run, result in zip(unit.runs, results, strict=True):
+            self._known[run.key] = result
+            self.computed += 1
+            self.seconds += result.seconds
+        for note in dict.fromkeys(note for result in results for note in result.notes):
+            self.watch.say(f"{unit}: {note}")
+
+    def _stored(self, run: Run) -> Result | None:
+        assert self.store is not None  # asked of the first process alone
+        damaged = len(self.store.damaged)
+        result = self.store.get(run.key)
+        if len(self.store.damaged) > damaged:
+            self.watch.say(f"{run}: its row in the store is damaged; it is done again")
+        return result
+
+    def clean(self, work: Sequence[Unit]) -> None:
+        """Remove the checkpoints of units that are in the store, or that nobody will ask for again."""
+        if self.group.first and self.place.checkpoints.is_dir():
+            for unit in work:
+                Checkpoint(unit.folder, unit.key).remove()
+            if not any(self.place.checkpoints.iterdir()):
+                self.place.checkpoints.rmdir()

@@ -1,0 +1,139 @@
+"""One unit of work from beginning to end: epochs, measurements, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Protocol
+
+import torch
+
+from semaopt.experiments import data, ranks
+from semaopt.experiments.checkpoint import Checkpoint
+from semaopt.experiments.files import canonical
+from semaopt.experiments.member import Member
+from semaopt.experiments.members import Members
+from semaopt.experiments.runs import Unit
+from semaopt.experiments.store import Result
+from semaopt.experiments.workers import count_epoch
+
+
+class Trainee(Protocol):
+    """What is trained: one model, or several as one. Its random numbers are its own."""
+
+    @property
+    def steps(self) -> int:
+        """Of one epoch."""
+
+    def draw(self) -> None:
+        """Draw the order of the next epoch, and its labels."""
+
+    def step(self, k: int) -> None:
+        """Step k of the epoch."""
+
+    def end_epoch(self) -> list[bool]:
+        """Move the rates; say of each run whether it is still finite."""
+
+    def measure(self) -> list[dict[str, float]]:
+        """The metrics of each run now."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next step depends on, as tensors and plain values."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there, to the bit."""
+
+
+@lru_cache(maxsize=2)
+def _task(arguments: str) -> data.Task:
+    return data.load(**json.loads(arguments))
+
+
+def task(run_data: Mapping[str, Any]) -> data.Task:
+    """The data of a run; a worker that does many runs on them reads them once."""
+    return _task(canonical(run_data))
+
+
+class Progress:
+    """Where a unit stands: the epoch, the step in it, the curves, the seconds that it took so far."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.epoch = self.step = 0
+        self.seconds = 0.0
+        self.finite = [True] * len(unit.runs)
+        self.curves: list[dict[str, list[float]]] = [
+            {name: [] for name in run.training["metrics"]} for run in unit.runs
+        ]
+
+
+def train(unit: Unit) -> list[Result]:
+    """Train a unit, from its checkpoint if it has one; the results of its runs in their order."""
+    started = time.perf_counter()
+    first = unit.runs[0]
+    group = ranks.current()
+    kept = Checkpoint(unit.folder, unit.key)
+    loaded = group.share(kept.load() if group.first else None)
+    content = task(first.training["data"])
+    trainee: Trainee = Member(first, content) if len(unit.runs) == 1 else Members(unit.runs, content)
+    at = Progress(unit)
+    if loaded is not None:
+        trainee.load_state_dict(loaded["trainee"])
+        vars(at).update(loaded["progress"])
+        started -= at.seconds
+    saved = time.monotonic()
+
+    def checkpoint() -> None:
+        nonlocal saved
+        if group.first and time.monotonic() - saved >= unit.every:
+            at.seconds = time.perf_counter() - started
+            kept.save({"trainee": trainee.state_dict(), "progress": vars(at)})
+            saved = time.monotonic()
+
+    while at.epoch < unit.epochs and any(at.finite):
+        _epoch(trainee, at, checkpoint)
+        if first.purpose == "final" or at.epoch == unit.epochs:
+            for curves, values in zip(at.curves, trainee.measure(), strict=True):
+                for name, curve in curves.items():
+                    curve.append(values[name])
+        count_epoch()
+        checkpoint()
+    if group.first and unit.epochs < first.training["epochs"]:  # it may be asked to go on
+        kept.save({"trainee": trainee.state_dict(), "progress": vars(at)})
+    seconds = (time.perf_counter() - started) / len(unit.runs)
+    return [
+        _result(curves, ok, unit.epochs if first.purpose == "final" else 1, seconds, tuple(kept.notes))
+        for curves, ok in zip(at.curves, at.finite, strict=True)
+    ]
+
+
+def _epoch(trainee: Trainee, at: Progress, checkpoint: Any) -> None:
+    """The rest of the epoch that is under way."""
+    if at.step == 0:
+        trainee.draw()
+    while at.step < trainee.steps:
+        trainee.step(at.step)
+        at.step += 1
+        if at.step < trainee.steps:
+            checkpoint()
+    alive = trainee.end_epoch()
+    at.finite = [was and now for was, now in zip(at.finite, alive, strict=True)]
+    at.epoch, at.step = at.epoch + 1, 0
+
+
+def _result(curves: dict[str, list[float]], ok: bool, length: int, seconds: float, notes: tuple[str, ...]) -> Result:
+    """A run that diverged is a result: its curves end in NaN."""
+    if not ok:
+        curves = {name: curve + [math.nan] * (length - len(curve)) for name, curve in curves.items()}
+    return Result(
+        {name: curve[-length:] for name, curve in curves.items()}, seconds, "done" if ok else "diverged", notes
+    )
+
+
+def perform(unit: Unit) -> list[Result]:
+    """What a worker process does; torch's own random numbers are put back."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(unit.runs[0].seed)
+        return train(unit)

@@ -1,0 +1,100 @@
+"""Workers change nothing but the time; one that dies takes only its own job with it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from semaopt.experiments.files import OutputError
+from semaopt.experiments.workers import ATTEMPTS, Failure, Here, Workers, count_epoch
+
+
+def square(x):
+    count_epoch()
+    return x * x, torch.get_num_threads()
+
+
+def dangerous(job):
+    folder, name = job
+    path = Path(folder, name)
+    count = int(path.read_text()) if path.exists() else 0
+    path.write_text(str(count + 1))
+    if name == "fatal" or (name == "shaky" and count == 0):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if name == "wrong":
+        raise ValueError("a bad job")
+    if name == "full":
+        raise OutputError("the disk is full")
+    return name
+
+
+def test_in_this_process_a_job_has_one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    ticks = []
+    try:
+        assert list(Here().do(square, [2, 3], ticks.append)) == [(2, (4, 1)), (3, (9, 1))]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert ticks == [1, 2]
+
+
+def test_workers_start_only_when_there_is_work():
+    with Workers(2) as workers:
+        assert list(workers.do(square, [], lambda _: None)) == []
+        assert workers._pools == [None, None]
+
+
+@pytest.mark.slow
+def test_who_dies_is_tried_again_and_the_others_go_on(tmp_path):
+    ticks = []
+    with Workers(2) as workers:
+        jobs = [(str(tmp_path), name) for name in ("fatal", "a", "shaky", "wrong", "b", "c")]
+        found = {job[1]: done for job, done in workers.do(dangerous, jobs, ticks.append)}
+        assert {name: found[name] for name in ("a", "b", "c", "shaky")} == {n: n for n in ("a", "b", "c", "shaky")}
+        assert found["fatal"] == Failure(f"its process died {ATTEMPTS} times (out of memory?)")
+        assert found["wrong"] == Failure("ValueError: a bad job")
+        tries = {path.name: int(path.read_text()) for path in tmp_path.iterdir()}
+        assert tries == {"fatal": ATTEMPTS, "shaky": 2, "a": 1, "b": 1, "c": 1, "wrong": 1}
+        with pytest.raises(OutputError, match="the disk is full"):
+            list(workers.do(dangerous, [(str(tmp_path), "full")], ticks.append))
+        assert sorted(done[0] for _, done in workers.do(square, [1, 2, 3], ticks.append)) == [1, 4, 9]
+        assert ticks[-1] == 3
+
+
+ORPHANS = """
+import multiprocessing, os, sys, time
+from semaopt.experiments.workers import Workers
+with Workers(2) as workers:
+    for _ in workers.do(abs, [1, 2], lambda _: None):
+        pass
+    print(*[child.pid for child in multiprocessing.active_children()], flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks processes up in /proc")
+def test_workers_leave_when_their_parent_is_killed():
+    parent = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True)
+    with parent:
+        children = parent.stdout.readline().split()
+        parent.kill()
+    assert len(children) == 2
+    deadline = time.monotonic() + 30
+    while any(_alive(pid) for pid in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(_alive(pid) for pid in children)
+
+
+def _alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
