@@ -106,14 +106,20 @@ def mathml(tex: str, display: str) -> str:
     for bad in (r"<mi>(\\[^<]*)</mi>", "<mi>(&|&amp;)</mi>", r"<mtext>(\\[^<]*)</mtext>"):
         if found := re.search(bad, result):
             raise PluginError(f"no MathML for {found[1]!r} in the formula {tex!r}")
-    return result
+    # The bars of a norm: as high as the line and close to it, not a stretched "such that".
+    return result.replace("<mo>&#x0007C;</mo>", '<mo stretchy="false" lspace="0" rspace="0">&#x0007C;</mo>')
 
 
 def on_page_content(html: str, page: Page, **_: Any) -> str:
     def replace(match: re.Match[str]) -> str:
+        display = "inline" if match.groupdict().get("tag", "span") == "span" else "block"
         try:
-            return mathml(unescape(match["tex"]).strip(), "inline" if match["tag"] == "span" else "block")
+            return mathml(unescape(match["tex"]).strip(), display)
         except PluginError as error:
             raise PluginError(f"{page.file.src_uri}: {error}") from None
 
+    entries = list(page.toc.items)
+    for entry in entries:
+        entry.title = re.sub(r"\\\((?P<tex>.*?)\\\)", replace, entry.title)
+        entries += entry.children
     return FORMULA.sub(replace, html)

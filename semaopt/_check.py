@@ -8,6 +8,10 @@ from typing import Any
 from torch import Tensor
 
 
+class NonFiniteError(RuntimeError):
+    """NaN or Inf where a step needs numbers, found before anything has moved."""
+
+
 def require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None:
     """Raise ``ValueError("name=value: rule; remedy")`` unless ``ok``."""
     if not ok:

@@ -73,11 +73,31 @@ def estimate(state: Mapping[str, Tensor], key: str, *, corrected: bool) -> Tenso
 
 
 def group_norm(tensors: list[Tensor]) -> Tensor:
-    """Euclidean norm over all tensors as one vector; the global one where they are sharded (FSDP2)."""
-    norms = [torch.linalg.vector_norm(v) for v in tensors]
+    """Euclidean norm over all tensors as one vector; the global one where they are sharded (FSDP2).
+
+    In float64 where the device has it: squares of 1e20 are no float32 numbers.
+    """
+    wide = torch.float32 if tensors[0].device.type == "mps" else torch.float64
+    norms = [torch.linalg.vector_norm(real(v), dtype=wide) for v in tensors]
     whole = [n.full_tensor() if hasattr(n, "full_tensor") else n for n in norms]
     total: Tensor = torch.linalg.vector_norm(torch.stack([n.to(whole[0]) for n in whole]))
     return total
+
+
+def square(g: Tensor) -> Tensor:
+    """``g^2``, held at the largest number that the averages can be kept in.
+
+    In float32 that begins at |g| = 1.8e19. An average that is infinite once would be NaN in the next step.
+
+    >>> square(torch.tensor([3.0, 1e38]))
+    tensor([9.0000e+00, 3.3895e+38])
+    """
+    return g.square().clamp_max(largest(g))
+
+
+def largest(g: Tensor) -> float:
+    """The largest number of its dtype; for float32 that of bf16, in which averages may be kept."""
+    return torch.finfo(torch.bfloat16 if g.dtype == torch.float32 else g.dtype).max
 
 
 def state_dtype(x: Tensor, chosen: torch.dtype | None = None) -> torch.dtype:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from semaopt.algorithms.asa import ASA, step_group
 from semaopt.algorithms.base import check_rates
+from semaopt.algorithms.nonfinite import refuse, sharing
 from semaopt.kernels import dispatch
 from semaopt.scalings import AdamPlus
 
@@ -58,7 +59,9 @@ def step_in_backward(model: nn.Module, factory: Callable[[Iterable[Tensor]], ASA
     The result equals that of ``backward(); optimizer.step(); optimizer.zero_grad()``. Only one gradient exists at a
     time, so nothing can look at all of them: no clipping by the global norm, no accumulation over several
     ``backward()``, no Adam+ (its u is a norm over the group). Hooks on ``optimizer.step`` see parameters that have
-    moved already. Schedules move ``optimizer.param_groups`` as always.
+    moved already. Schedules move ``optimizer.param_groups`` as always. With ``on_nonfinite="error"`` a gradient with
+    NaN or Inf is refused when it arrives, and the parameters whose gradients came before it have moved;
+    ``"skip"`` is refused, since a step cannot be left out after it has begun.
 
     Args:
         model: its parameters that require a gradient are stepped.
@@ -92,6 +95,11 @@ def step_in_backward(model: nn.Module, factory: Callable[[Iterable[Tensor]], ASA
             raise ValueError(
                 f"differentiable=True (group {k}): a step inside backward leaves no graph; set it to False"
             )
+    if optimizer.on_nonfinite == "skip":
+        raise ValueError(
+            "on_nonfinite='skip': when a gradient with NaN or Inf arrives, the parameters before it have moved already "
+            "and the step cannot be left out; use 'error', or step after backward"
+        )
     return InBackward(optimizer)
 
 
@@ -103,6 +111,9 @@ def _step_one(optimizer: ASA, group: dict[str, Any], k: int, i: int, x: Tensor) 
     check_rates(group)
     dispatch.refuse_sparse(group, [x], [g], k)
     dispatch.refuse(group, [x], [g], [optimizer.state.get(x, {})])
+    if optimizer.on_nonfinite is not None:
+        moved = "parameters whose gradients came before it have moved"
+        refuse([(f"the gradient of parameter {i} of group {k}", g)], sharing([x]), moved)
     if not optimizer.state[x]:
         optimizer._init_state(group, i, x)
     step_group(group, [x], [g], [optimizer.state[x]])

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from semaopt import _describe
 from semaopt._check import check_beta, check_bounds, is_real, require
-from semaopt.estimator import COUNTERS, Rate, estimate, scalar, sema_, track_
+from semaopt.estimator import COUNTERS, Rate, estimate, scalar, sema_, square, track_
 
 
 class Seen(NamedTuple):
@@ -103,7 +103,7 @@ class Adam:
         check_g0(self.g0)
 
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
-        return sema_(m, "u", seen.g.square(), 1 - self.beta2, seen.t, corrected=seen.corrected)
+        return sema_(m, "u", square(seen.g), 1 - self.beta2, seen.t, corrected=seen.corrected)
 
     def read(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
         return estimate(m, "u", corrected=seen.corrected)
@@ -126,7 +126,7 @@ class AMSGrad:
         check_g0(self.g0)
 
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
-        sema_(m, "u", seen.g.square(), 1 - self.beta2, seen.t, corrected=seen.corrected)
+        sema_(m, "u", square(seen.g), 1 - self.beta2, seen.t, corrected=seen.corrected)
         # The clone leaves what maximum saved for differentiable=True untouched by copy_.
         m["u_max"].copy_(torch.maximum(m["u_max"].clone(), m["u"]))
         return self.read(m, seen)
@@ -151,7 +151,7 @@ class AdaFom:
         check_g0(self.g0)
 
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
-        return track_(m["u_mean"], seen.g.square(), 1 / (seen.t + 1))
+        return track_(m["u_mean"], square(seen.g), 1 / (seen.t + 1))
 
     def read(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
         return m["u_mean"]
@@ -197,7 +197,7 @@ class AdaBound:
         check_beta("beta2", self.beta2)
 
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
-        sema_(m, "u", seen.g.square(), 1 - self.beta2, seen.t, corrected=seen.corrected)
+        sema_(m, "u", square(seen.g), 1 - self.beta2, seen.t, corrected=seen.corrected)
         return self.read(m, seen)
 
     def read(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:

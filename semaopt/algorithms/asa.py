@@ -92,6 +92,9 @@ class ASA(SemaOptimizer):
         state_dtype: ``torch.bfloat16`` keeps v and u of float32 and bf16 parameters in bf16, rounded at random so that
             they are right in the mean: half the memory of the averages, and a faster step where memory is the limit.
         rounding_seed: of that rounding; ranks that train one model together must share it.
+        on_nonfinite: what to do when a gradient holds NaN or Inf. None does not look. ``"error"`` names the parameter.
+            ``"skip"`` leaves the step out, counts it in ``skipped_steps`` and returns the closure's loss. Either way
+            no parameter, average or counter of any group has changed. It is this object's: no state dict holds it.
 
     bf16 and float16 parameters keep v and u in float32. Complex parameters are pairs of reals. Sparse gradients
     are refused.
@@ -120,6 +123,7 @@ class ASA(SemaOptimizer):
         implementation: str = "auto",
         state_dtype: torch.dtype | None = None,
         rounding_seed: int = 0,
+        on_nonfinite: str | None = None,
     ) -> None:
         defaults = {name: value for name, value in locals().items() if name not in ("self", "params", "__class__")}
         super().__init__(params, defaults)
@@ -132,6 +136,8 @@ class ASA(SemaOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if self._leaves_out():
+            return loss
         for group, xs, gs, states in self._ready():
             step_group(group, xs, gs, states)
         return loss

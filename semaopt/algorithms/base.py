@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from semaopt import scalings
 from semaopt._check import check_beta, check_bounds, check_flag, check_rate, require
+from semaopt.algorithms.nonfinite import Watchful
 from semaopt.estimator import COUNTERS, state_dtype
 from semaopt.kernels import dispatch
 from semaopt.kernels.layout import PLAIN
@@ -82,13 +83,16 @@ def zero_state(
     return state
 
 
-class SemaOptimizer(Optimizer):
+class SemaOptimizer(Watchful):
     """A :class:`torch.optim.Optimizer` whose groups carry ``lr``, ``beta`` and a ``scaling``."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group with its own hyper-parameters; nothing changes if any of it is wrong."""
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict with 'params', got {type(param_group).__name__}")
+        if "on_nonfinite" in param_group:
+            given = param_group["on_nonfinite"]
+            raise ValueError(f"on_nonfinite={given!r}: a step is left out as a whole; give it to the optimizer")
         group = self._complete(param_group)
         check_group(group)
         if isinstance(group["params"], Tensor):

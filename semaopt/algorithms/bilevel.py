@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -9,9 +11,10 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from semaopt import projections
-from semaopt._check import check_rate, require
+from semaopt._check import NonFiniteError, check_rate, require
 from semaopt.algorithms.asa import step_group
 from semaopt.algorithms.base import zero_state
+from semaopt.algorithms.nonfinite import refuse
 from semaopt.algorithms.sides import SGD, TwoSided
 from semaopt.estimator import Rate, scalar
 from semaopt.hypergradient import inverses
@@ -82,8 +85,32 @@ class BilevelOptimizer(TwoSided):
             xs[group["role"]] += group["params"]
             if group["role"] == "lower":
                 decay += [group["weight_decay"]] * len(group["params"])
-        ranks = self.defaults["process_group"]
-        return Oracles(outer, inner, xs["upper"], xs["lower"], decay=decay, process_group=ranks)
+        ranks, watch = self.defaults["process_group"], None if self.on_nonfinite is None else refuse
+        return Oracles(outer, inner, xs["upper"], xs["lower"], decay=decay, process_group=ranks, watch=watch)
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Around what a step does: NaN or Inf before the variables move ends it as ``on_nonfinite`` says.
+
+        What the inverse and the averages of a step have written until then is taken back.
+        """
+        if self.on_nonfinite is None:
+            yield
+            return
+        groups = self._of("lower")
+        numbers = [(group, group["bound"]) for group in groups]
+        states = [(y, _copied(self.state[y]) if y in self.state else None) for group in groups for y in group["params"]]
+        try:
+            yield
+        except NonFiniteError as error:
+            for group, bound in numbers:
+                group["bound"] = bound
+            for y, state in states:
+                if state is None:
+                    self.state.pop(y, None)
+                else:
+                    self.state[y] = state
+            self._skip(error)
 
     def _memory(self) -> inverses.Memory:
         groups = self._of("lower")
@@ -102,6 +129,8 @@ class BilevelOptimizer(TwoSided):
 
         ``factor`` multiplies the step size; ``over`` replaces options of the groups.
         """
+        if self.on_nonfinite is not None:
+            refuse([(f"the estimate for upper parameter {i}", g) for i, g in enumerate(estimate) if g is not None])
         for x, g in zip(oracles.upper, estimate, strict=True):
             x.grad = None if g is None else g.to(x.dtype)
         for group in self._of("upper"):
@@ -157,6 +186,10 @@ class BilevelOptimizer(TwoSided):
             if live["role"] == "lower":
                 group["inverse"] = inverses.restore(group["inverse"], live["inverse"])
         return groups
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
 
 
 def subtract(f: Tensor | None, g: Tensor | None) -> Tensor | None:

@@ -44,6 +44,7 @@ class SCMA(SemaOptimizer):
             which saves a pass and correlates the two factors by O(gamma_g).
         process_group: averages g and the gradient over its ranks, so that ranks with their own batches take the step
             of one process on the joint batch. With blocks each rank keeps the z_i of its own.
+        on_nonfinite: ``"error"`` or ``"skip"`` for NaN or Inf in z or in the gradient, as in :class:`semaopt.ASA`.
 
     SCGD (Wang, Fang and Liu, "Stochastic compositional gradient descent", Mathematical Programming 2017) is
     ``beta=0.0, scaling="shb", fresh=False``.
@@ -72,6 +73,7 @@ class SCMA(SemaOptimizer):
         bias_correction: bool = False,
         clip_scaling: tuple[float, float] | None = None,
         process_group: Any = None,
+        on_nonfinite: str | None = None,
     ) -> None:
         defaults = {name: value for name, value in locals().items() if name not in ("self", "params", "__class__")}
         check_beta("inner_beta", inner_beta)
@@ -115,6 +117,8 @@ class SCMA(SemaOptimizer):
                 g = vector(inner())
             through = vjp([g], xs, [weights.to(g.dtype)], False, False)
         self._set_gradients(xs, direct, through)
+        if self._leaves_out([("z, the average of inner()", z.detach())], ranks):
+            return loss.detach()
         ready = list(self._ready())  # refuses what cannot be stepped before anything changes
         self._write(z.detach(), rows)
         for group, moved, gs, states in ready:

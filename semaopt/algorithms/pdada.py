@@ -38,6 +38,8 @@ class PDAda(MinMaxOptimizer):
             y is free. Each dual tensor is projected on its own.
         weight_decay, decoupled_weight_decay, bias_correction, clip_scaling, differentiable: of x, as in
             :class:`semaopt.ASA`.
+        on_nonfinite: ``"error"`` or ``"skip"`` for gradients with NaN or Inf, on either side, as in
+            :class:`semaopt.ASA`.
 
     A group added later says its side: ``add_param_group({"params": ..., "role": "dual"})``.
 
@@ -65,6 +67,7 @@ class PDAda(MinMaxOptimizer):
         bias_correction: bool = False,
         clip_scaling: tuple[float, float] | None = None,
         differentiable: bool = False,
+        on_nonfinite: str | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "primal", "dual", "__class__")}
         super().__init__(primal, dual, given)
@@ -75,6 +78,8 @@ class PDAda(MinMaxOptimizer):
         """One step; ``closure``, if given, computes the loss and the gradients first and its value is returned."""
         loss = evaluate(closure)
         self._check_step()
+        if self._leaves_out():
+            return loss
         for group, zs, gs in self._each():
             if group["role"] == "primal":
                 step_group(group, zs, gs, [self.state[x] for x in zs])  # lines 3 to 5
@@ -113,6 +118,7 @@ class PDSM(PDAda):
         decoupled_weight_decay: bool = False,
         bias_correction: bool = False,
         differentiable: bool = False,
+        on_nonfinite: str | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__(scaling="shb", **given)

@@ -39,7 +39,8 @@ class SBMA(BilevelOptimizer):
     O(d_y^3) time a step, for small lower problems.
 
     Args:
-        upper, lower, lr, lower_lr, scaling, lower_weight_decay, project, process_group: as in :class:`semaopt.SMB`.
+        upper, lower, lr, lower_lr, scaling, lower_weight_decay, project, process_group, on_nonfinite: as in
+            :class:`semaopt.SMB`.
         beta: momentum of the four averages.
         inverse: ``Neumann(terms, bound)``: k, C and the seed of p. Without a bound C is the largest spectral norm that
             a sample of g_yy has had.
@@ -75,6 +76,7 @@ class SBMA(BilevelOptimizer):
         lower_weight_decay: float = 0.0,
         project: Projection | None = None,
         process_group: Any = None,
+        on_nonfinite: str | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "upper", "lower", "__class__")}
         for name in ("lam", "c_fy", "c_gxy"):
@@ -96,8 +98,13 @@ class SBMA(BilevelOptimizer):
     def step(self, outer: Closure, inner: Closure) -> Tensor:  # type: ignore[override]
         """One step; returns the loss that ``outer`` computed."""
         oracles = self._oracles(outer, inner)
+        with self._all_or_nothing():
+            self._step(oracles)
+        return oracles.loss
+
+    def _step(self, oracles: Oracles) -> None:
         with torch.enable_grad():
-            loss, f_x, f_y = oracles.f()
+            _, f_x, f_y = oracles.f()
             h = self._inverse_sample(oracles)
             sample = oracles.draw(mixed=True)
             g_xy, g_y = mixed_matrix(sample), sample.g_y
@@ -112,7 +119,6 @@ class SBMA(BilevelOptimizer):
         self._move_upper(oracles, [*unflat(u - V @ (H @ v), oracles.upper)], beta=0.0)
         self._move_lower(g_y)
         self._count()
-        return loss
 
     def _inverse_sample(self, oracles: Oracles) -> Tensor:
         """``h = (k/C) prod_{i<=p} (I - O_gyy,i/C)`` as a matrix, with a fresh sample of g for each factor."""

@@ -46,6 +46,10 @@ class SMB(BilevelOptimizer):
         process_group: averages every gradient and product over its ranks (``torch.distributed.group.WORLD``), so that
             ranks with their own batches take the step of one process on the joint batch. The closures use the bare
             module, not ``DistributedDataParallel``.
+        on_nonfinite: what to do when a loss of ``outer``, a derivative or the estimate holds NaN or Inf. None takes the
+            step, but refuses such a loss. ``"error"`` says where. ``"skip"`` leaves the step out, counts it in
+            ``skipped_steps`` and returns the loss. Either way variables, averages, counters and what the inverse
+            carries are as before; the samples are used up.
 
     After a step ``x.grad`` holds its hypergradient estimate.
 
@@ -78,6 +82,7 @@ class SMB(BilevelOptimizer):
         bias_correction: bool = False,
         clip_scaling: tuple[float, float] | None = None,
         process_group: Any = None,
+        on_nonfinite: str | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "upper", "lower", "__class__")}
         super().__init__(upper, lower, given)
@@ -92,8 +97,9 @@ class SMB(BilevelOptimizer):
             inner: () -> g(x, y), on a fresh sample at each call; called as often as the inverse says.
         """
         oracles = self._oracles(outer, inner)
-        loss, estimate, g_y = self._hypergradient(oracles)  # lines 3, 4
-        self._move_upper(oracles, estimate)  # lines 5, 6
-        self._move_lower(g_y)  # line 7, with the sign that descends
-        self._count()
-        return loss
+        with self._all_or_nothing():
+            _, estimate, g_y = self._hypergradient(oracles)  # lines 3, 4
+            self._move_upper(oracles, estimate)  # lines 5, 6
+            self._move_lower(g_y)  # line 7, with the sign that descends
+            self._count()
+        return oracles.loss

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from semaopt._check import require
+from semaopt._check import NonFiniteError, require
 from semaopt.hypergradient.vectors import Vector, dot, scaled
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def curvature(v: Vector, hv: Vector) -> float:
     """
     along, length = dot(v, hv), dot(hv, hv)
     if not math.isfinite(length):
-        raise RuntimeError(
+        raise NonFiniteError(
             "a Hessian-vector product of inner() is not finite; nothing was changed: the lower variable has diverged "
             "(take a smaller lower_lr), or the loss has no second derivative here"
         )

@@ -45,7 +45,7 @@ def _rows(sample: Sample, inputs: Sequence[Tensor]) -> Tensor:
         full = [units.new_zeros(n, x.numel()) if g is None else g for g, x in zip(blocks, inputs, strict=True)]
         found.append(torch.cat([block.reshape(n, -1) for block in full if block.numel()], 1))
     rows = torch.cat(found)
-    return sample.oracles.average([rows.to(state_dtype(rows))])[0]
+    return sample.oracles.seen(sample.oracles.average([rows.to(state_dtype(rows))]), "inner")[0]
 
 
 def solve(matrix: Tensor, f_y: Vector) -> Vector:

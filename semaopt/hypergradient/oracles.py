@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from semaopt._check import NonFiniteError
 from semaopt.estimator import state_dtype
 from semaopt.hypergradient.vectors import Vector, average
 
 Closure = Callable[[], Tensor]
+Seen = TypeVar("Seen", Tensor, Tensor | None)
 LINEAR = "inner() is linear in the lower parameters and has no minimizer; regularize it"
 Partial = list[Tensor | None]  # None stands for zero: autograd found no path
 
@@ -91,7 +93,12 @@ class Oracles:
         decay: lambda for each of ``lower``: g is ``inner()`` plus ``lambda/2 |y|^2``, added in closed form.
         process_group: if given, every gradient and every product is averaged over its ranks before it enters the
             next one: one process on the joint batch has a product of averages, not an average of products.
+        watch: if given, sees every gradient and product, by what an error calls it, and may raise.
+
+    ``loss`` is what ``outer`` returned last.
     """
+
+    loss: Tensor
 
     def __init__(
         self,
@@ -102,8 +109,9 @@ class Oracles:
         *,
         decay: Sequence[float] = (),
         process_group: Any = None,
+        watch: Callable[[list[tuple[str, Tensor]]], None] | None = None,
     ) -> None:
-        self._outer, self._inner, self._ranks = outer, inner, process_group
+        self._outer, self._inner, self._ranks, self._watch = outer, inner, process_group, watch
         self.upper = [x for x in upper if x.requires_grad]
         self.lower = [y for y in lower if y.requires_grad]
         self.decay = [lam for lam, y in zip(decay, lower, strict=True) if y.requires_grad] if any(decay) else []
@@ -119,10 +127,10 @@ class Oracles:
                 "outer() does not depend on any lower parameter, so there is no second level; compute f with the "
                 "parameters given as lower= (no copies, no detach)"
             )
-        value = self.average([loss.detach()])[0]
+        value = self.loss = self.average([loss.detach()])[0]
         if not math.isfinite(value):
-            raise RuntimeError(f"outer() returned {value.item()}; nothing was changed: take a smaller lr or lower_lr")
-        return value, self.partial(found[:n], None), self.vector(found[n:], self.lower)
+            raise NonFiniteError(f"outer() returned {value.item()}; nothing was changed: take a smaller lr or lower_lr")
+        return value, self.partial(found[:n], "outer"), self.vector(found[n:], self.lower, "outer")
 
     def draw(self, *, mixed: bool = False) -> Sample:
         """One call of ``inner``. Without ``mixed`` its graph leaves x out, which is cheaper."""
@@ -157,24 +165,31 @@ class Oracles:
             g_y.append(g)
         return g_y
 
-    def vector(self, found: Sequence[Tensor | None], like: Sequence[Tensor]) -> Vector:
+    def vector(self, found: Sequence[Tensor | None], like: Sequence[Tensor], source: str = "inner") -> Vector:
         """Gradients or products, with zeros for None, in the dtype they are added up in, averaged over the ranks."""
         if any(g is None for g in found):
             found = [torch.zeros_like(y) if g is None else g for g, y in zip(found, like, strict=True)]
-        return self.average([self._wide(g) for g in found if g is not None])
+        return self.seen(self.average([self._wide(g) for g in found if g is not None]), source)
 
-    def partial(self, found: Sequence[Tensor | None], needed: str | None) -> Partial:
-        """The same for x, with None kept; at least one is no None where the closure ``needed`` must depend on x."""
-        if needed and all(g is None for g in found):
+    def partial(self, found: Sequence[Tensor | None], source: str) -> Partial:
+        """The same for x, with None kept; g must depend on x, f need not."""
+        if source == "inner" and all(g is None for g in found):
             raise RuntimeError(
-                f"{needed}() does not depend on any upper parameter, so y*(x) is constant and there is no second "
+                f"{source}() does not depend on any upper parameter, so y*(x) is constant and there is no second "
                 "level; compute g with the parameters given as upper= (no copies, no detach)"
             )
         if any(g is not None and g.is_sparse for g in found):
             raise RuntimeError("the gradient in an upper parameter is sparse; use nn.Embedding(sparse=False)")
         if self._ranks is not None:
-            return [*self.vector(found, self.upper)]
-        return [None if g is None else self._wide(g) for g in found]
+            return [*self.vector(found, self.upper, source)]
+        return self.seen([None if g is None else self._wide(g) for g in found], source)
+
+    def seen(self, found: list[Seen], source: str) -> list[Seen]:
+        """The same tensors, after ``watch`` has seen them."""
+        if self._watch is not None:
+            name = f"a derivative that {source}() gave (number {{}} of its variables)"
+            self._watch([(name.format(i), g) for i, g in enumerate(found) if g is not None])
+        return found
 
     def decayed(self, g: Vector, v: Sequence[Tensor]) -> Vector:
         """``g + lambda v``: a derivative of ``inner()``, and that of ``lambda/2 |y|^2`` beside it."""

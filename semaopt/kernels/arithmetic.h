@@ -29,6 +29,11 @@ typedef struct {
 /* As torch's lerp: v + w (g - v) for w < 1/2, else g - (1-w)(g - v), exact at both ends. */
 INLINE AT NAME(lerp)(AT v, AT g, AT w, int low) { return (low ? v : g) + w * (g - v); }
 INLINE AT NAME(lerp_weight)(double gamma) { return gamma < 0.5 ? (AT)gamma : -((AT)1 - (AT)gamma); }
+/* Held at the largest number that bf16 has too: an infinite average could never come back. NaN stays NaN. */
+INLINE AT NAME(square)(AT g) {
+    const AT largest = sizeof(AT) == sizeof(float) ? (AT)LARGEST : (AT)DBL_MAX;
+    return g * g > largest ? largest : g * g;
+}
 /* NaN stays NaN. */
 INLINE AT NAME(clamp)(AT value, AT lo, AT hi) {
     value = value < lo ? lo : value;
@@ -80,7 +85,7 @@ INLINE void NAME(adam_span)(XT *x, const XT *g, ST *v, ST *u, int n, NAME(rates)
         BITS(i);
         AT xi = LOAD_X(x[i]), gi = NAME(gradient)(g[i], xi, &r, plain);
         AT vi = NAME(lerp)(LOAD_S(v[i]), gi, r.gamma, plain || r.low);            /* line 3 */
-        AT ui = NAME(lerp)(LOAD_S(u[i]), gi * gi, r.gamma_u, plain || r.low_u);   /* line 4 */
+        AT ui = NAME(lerp)(LOAD_S(u[i]), NAME(square)(gi), r.gamma_u, plain || r.low_u);   /* line 4 */
         v[i] = STORE_S(vi, random);
         u[i] = STORE_S(ui, random);
         AT root = SQRT(plain ? ui * r.weight_u : NAME(clamp)(ui * r.weight_u, r.u_lo, r.u_hi));
@@ -95,7 +100,7 @@ INLINE void NAME(amsgrad_span)(XT *x, const XT *g, ST *v, ST *u, ST *u_max, int 
         BITS(i);
         AT xi = LOAD_X(x[i]), gi = NAME(gradient)(g[i], xi, &r, plain);
         AT vi = NAME(lerp)(LOAD_S(v[i]), gi, r.gamma, plain || r.low);
-        AT ui = NAME(lerp)(LOAD_S(u[i]), gi * gi, r.gamma_u, plain || r.low_u);
+        AT ui = NAME(lerp)(LOAD_S(u[i]), NAME(square)(gi), r.gamma_u, plain || r.low_u);
         AT peak = LOAD_S(u_max[i]);
         peak = peak > ui || peak != peak ? peak : ui;
         v[i] = STORE_S(vi, random);

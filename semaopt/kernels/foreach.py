@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from semaopt import scalings
-from semaopt.estimator import Rate, arithmetic_dtype, group_norm, scalar
+from semaopt.estimator import Rate, arithmetic_dtype, group_norm, largest, scalar
 from semaopt.kernels.rounding import round_state_
 
 Tensors = list[Tensor]
@@ -64,6 +64,12 @@ class Bucket:
         else:
             _lerp_(self.m[name], samples, 1.0 if self.t == 0 else gamma)
         return self.m[name]
+
+    def squares(self) -> Tensors:
+        """As :func:`semaopt.estimator.square`."""
+        squares = list(torch._foreach_mul(self.hs, self.hs))
+        torch._foreach_clamp_max_(squares, largest(self.hs[0]))
+        return squares
 
     def weight(self, name: str) -> Numbers:
         """The average of the constant 1 beside ``m[name]``."""
@@ -130,9 +136,9 @@ def _descend_(xs: Tensors, v: Tensors, u: Tensors | Tensor | float, group: dict[
     """As :func:`semaopt.algorithms.asa.descend_`."""
     g0, clip = group["scaling"].g0, group["clip_scaling"]
     if not isinstance(u, list):  # one number for all coordinates
-        inverse_s = torch.as_tensor(u, dtype=v[0].dtype, device=v[0].device) ** 0.5 + g0
+        inverse_s = torch.as_tensor(u, device=v[0].device) ** 0.5 + g0
         inverse_s = inverse_s if clip is None else inverse_s.clamp(1 / clip[1], 1 / clip[0])
-        moves = torch._foreach_mul(v, inverse_s.reciprocal())
+        moves = torch._foreach_mul(v, inverse_s.reciprocal().to(v[0].dtype))
     else:
         denominators = torch._foreach_sqrt(u)
         torch._foreach_add_(denominators, g0)
@@ -155,27 +161,27 @@ def _shb(row: scalings.SHB, b: Bucket, vs: list[Tensors]) -> float:
 
 
 def _adam(row: scalings.Adam, b: Bucket, vs: list[Tensors]) -> Tensors:
-    return b.sema_("u", list(torch._foreach_mul(b.hs, b.hs)), 1 - row.beta2)
+    return b.sema_("u", b.squares(), 1 - row.beta2)
 
 
 def _amsgrad(row: scalings.AMSGrad, b: Bucket, vs: list[Tensors]) -> Tensors:
-    b.sema_("u", list(torch._foreach_mul(b.hs, b.hs)), 1 - row.beta2)
+    b.sema_("u", b.squares(), 1 - row.beta2)
     torch._foreach_maximum_(b.m["u_max"], b.m["u"])
     return list(torch._foreach_div(b.m["u_max"], b.weight("u"))) if b.corrected else b.m["u_max"]
 
 
 def _adafom(row: scalings.AdaFom, b: Bucket, vs: list[Tensors]) -> Tensors:
     gamma = [(1 / (t + 1)).to(b.hs[0]) for t in b.t] if isinstance(b.t, list) else 1 / (b.t + 1)
-    _lerp_(b.m["u_mean"], list(torch._foreach_mul(b.hs, b.hs)), gamma)
+    _lerp_(b.m["u_mean"], b.squares(), gamma)
     return b.m["u_mean"]
 
 
 def _adam_plus(row: scalings.AdamPlus, b: Bucket, vs: list[Tensors]) -> Tensor:
-    return group_norm([v for bucket in vs for v in bucket]).to(b.hs[0])
+    return group_norm([v for bucket in vs for v in bucket]).to(b.hs[0].device)
 
 
 def _adabound(row: scalings.AdaBound, b: Bucket, vs: list[Tensors]) -> Tensors:
-    u = b.sema_("u", list(torch._foreach_mul(b.hs, b.hs)), 1 - row.beta2)
+    u = b.sema_("u", b.squares(), 1 - row.beta2)
     clipped = list(torch._foreach_clamp_min(u, row.c_u**-2))
     torch._foreach_clamp_max_(clipped, row.c_l**-2)
     return clipped

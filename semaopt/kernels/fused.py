@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -45,19 +46,25 @@ SCALINGS: dict[type, _Row] = {
     scalings.AdamPlus: _Row(4),
 }
 
-_tables: dict[int, Table] = {}
+_tables: OrderedDict[int, Table] = OrderedDict()
 _keys: dict[tuple[type, bool, bool], Keys] = {}
 
 
-def _table(xs: list[Tensor], lib: Library) -> Table:
-    """The table used for parameters that begin with this one before, or a new one."""
+def _run(
+    lib: Library, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]], *, keys: Keys, options: bytes
+) -> bool:
+    """A step with the table used for parameters that begin with this one before, or a new one.
+
+    Nobody else can find the table meanwhile: the library lets other threads run, and one of them may step a group that
+    begins with the same parameter.
+    """
     owner = id(xs[0]) if xs else 0
-    table = _tables.get(owner)
-    if table is None:
-        while len(_tables) >= MOST_TABLES:
-            _tables.pop(next(iter(_tables)), None)
-        table = _tables[owner] = Table(lib)
-    return table
+    table = _tables.pop(owner, None) or Table(lib)
+    done = table.step(xs, gs, states, keys, options)
+    _tables[owner] = table
+    if len(_tables) > MOST_TABLES:
+        _tables.popitem(last=False)
+    return done
 
 
 def _keys_of(scaling: type, corrected: bool, rounds: bool) -> Keys:
@@ -85,11 +92,11 @@ def step(group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], states: list
         row.number, corrected,
     )  # fmt: skip
     keys = _keys_of(type(scaling), corrected, group.get("state_dtype") is not None)
-    return _table(xs, lib).step(xs, gs, states, keys, options)
+    return _run(lib, xs, gs, states, keys=keys, options=options)
 
 
 def ascend_box_(ys: list[Tensor], gs: list[Tensor], eta: float, lo: float, hi: float) -> bool:
     """``y <- clip(y + eta g, lo, hi)``; False, and nothing has moved, if any tensor does not fit."""
     lib = library()
     options = _OPTIONS.pack(eta, 1.0, 0.0, 0.0, lo, hi, -_INF, _INF, 0.0, 1.0, 1.0, _ASCEND, 0)
-    return lib is not None and _table(ys, lib).step(ys, gs, [], NO_KEYS, options)
+    return lib is not None and _run(lib, ys, gs, [], keys=NO_KEYS, options=options)

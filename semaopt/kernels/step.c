@@ -8,6 +8,7 @@
 
 #include "step.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -66,6 +67,7 @@ static uint64_t mix(uint64_t z) {
 
 /* ---- the arithmetic, once for each storage ---------------------------------------------------------------------- */
 
+#define LARGEST 0x1.fep127f /* of bf16; estimator.py has the twin */
 #define SAME(value) (value)
 #define KEEP(value, random) (value)
 

@@ -30,6 +30,8 @@ class HyperCleaning:
     """
 
     def __init__(self, corruption: float = 0.4, batch: int = 64, seed: int = 0) -> None:
+        most = min(SIZES["train"], SIZES["valid"])
+        require(1 <= batch <= most, "batch", batch, f"must lie in 1..{most}", "a set has no batch larger than itself")
         require(0 <= corruption < 1, "corruption", corruption, "must lie in [0, 1)", "the experiments have 0.4")
         self.generator = torch.Generator().manual_seed(seed)
         images, digits = load_digits()

@@ -28,6 +28,8 @@ class Problem:
     saddle: bool = False
     sign: float = 1.0
     decay: float = 0.0
+    scale: float = 1.0
+    kink: bool = False
 
     def sample(self, x: Tensor, i: int, k: int) -> tuple[Tensor, Tensor]:
         """A random curvature in [0.5, 1.5] and a random centre for tensor i in step k."""
@@ -39,7 +41,8 @@ class Problem:
     def minimize(self, k: int) -> Tensor:
         """sum of w|x - c|^2 / 2 with random w, c; ``decay`` adds decay |x|^2 / 2; ``sign`` turns it over.
 
-        ``saddle`` adds the concave sum of y mean(x) - y^2 / 2 over the dual variables y.
+        ``saddle`` adds the concave sum of y mean(x) - y^2 / 2 over the dual variables y; ``scale`` multiplies all of
+        it; ``kink`` adds 0 to the value and Inf to the gradient.
         """
         terms = []
         for i, x in enumerate(self.xs):
@@ -50,7 +53,9 @@ class Problem:
         if self.saddle:
             means = sum(x.mean() for x in self.xs if x.requires_grad and x.numel())
             total = total + sum((y * means - y.square() / 2).sum() for y in self.others)
-        return total
+        if self.kink:
+            total = total + sum((x - x.detach()).abs().sqrt().sum() for x in self.xs if x.requires_grad)
+        return total if self.scale == 1.0 else total * self.scale
 
 
 def parameters(dtype: torch.dtype = torch.float32, shapes: tuple[tuple[int, ...], ...] = SHAPES) -> list[Tensor]:
@@ -169,18 +174,19 @@ def scma(xs: Any, others: list[Tensor], **hyper: Any) -> Optimizer:
 
 CLOSURES = ("gradients", "closure", "compile", "decoupled_weight_decay", "separable", "complex", "differentiable")
 PLAIN = ("beta", "bias_correction", "clip_scaling", "maximize", "decoupled_weight_decay")
-CLOSED = (*PLAIN, "gradients", "closure", "compile")
+BASELINE = (*PLAIN, "on_nonfinite")
+CLOSED = (*BASELINE, "gradients", "closure", "compile")
 STAGES = {"stage_length": 3, "proximal": 0.1}
 
 METHODS = [
     *(Method(f"ASA[{name}]", asa(name)) for name in semaopt.scalings.BY_NAME),
     minmax(semaopt.PDAda, ("maximize",)),
     minmax(semaopt.PDSM, ("maximize", "clip_scaling")),
-    minmax(semaopt.baselines.SGDA, PLAIN),
+    minmax(semaopt.baselines.SGDA, BASELINE),
     minmax(semaopt.baselines.SGDMax, CLOSED, max_ascents=3),
-    minmax(semaopt.baselines.EpochSGDA, PLAIN, **STAGES),
-    minmax(semaopt.baselines.PESSGDA, PLAIN, factor=0.9, **STAGES),
-    minmax(semaopt.baselines.PESAdaGrad, PLAIN, factor=0.9, **STAGES),
+    minmax(semaopt.baselines.EpochSGDA, BASELINE, **STAGES),
+    minmax(semaopt.baselines.PESSGDA, BASELINE, factor=0.9, **STAGES),
+    minmax(semaopt.baselines.PESAdaGrad, BASELINE, factor=0.9, **STAGES),
     minmax(semaopt.baselines.AccMDA, (*CLOSED, "weight_decay"), k=1.0, m=2.0),
     two_levels(semaopt.SMB, "[tracked]"),
     two_levels(semaopt.SMB, "[neumann, adam]", inverse=semaopt.hypergradient.Neumann(terms=4), scaling="adam"),
@@ -188,9 +194,9 @@ METHODS = [
     two_levels(semaopt.SMB, "[cg, amsgrad]", inverse=semaopt.hypergradient.CG(2), scaling="amsgrad"),
     two_levels(semaopt.SMB, "[exact, adafom]", inverse=semaopt.hypergradient.Exact(), scaling="adafom"),
     two_levels(semaopt.SBMA, lacks=(*PLAIN, "weight_decay"), lam=0.5, c_fy=5.0, c_gxy=2.0),
-    two_levels(semaopt.baselines.BSA, lacks=(*PLAIN, "weight_decay"), lower_steps=2),
-    two_levels(semaopt.baselines.TTSA, lacks=(*PLAIN, "weight_decay")),
-    two_levels(semaopt.baselines.StocBiO, lacks=(*PLAIN, "weight_decay"), lower_steps=2),
-    two_levels(semaopt.baselines.SOBA, lacks=(*PLAIN, "weight_decay")),
+    two_levels(semaopt.baselines.BSA, lacks=(*BASELINE, "weight_decay"), lower_steps=2),
+    two_levels(semaopt.baselines.TTSA, lacks=(*BASELINE, "weight_decay")),
+    two_levels(semaopt.baselines.StocBiO, lacks=(*BASELINE, "weight_decay"), lower_steps=2),
+    two_levels(semaopt.baselines.SOBA, lacks=(*BASELINE, "weight_decay")),
     Method("SCMA", scma, compose, lacks=dict.fromkeys(CLOSURES, "takes two closures, has its own tests")),
 ]

@@ -320,6 +320,17 @@ def test_wrong_options():
         QuadraticComposition(d=9)
 
 
+@pytest.mark.parametrize("batch", [0, 401])
+def test_hyper_cleaning_has_no_batch_larger_than_its_data(batch):
+    pytest.importorskip("sklearn", reason="scikit-learn is an extra")
+    from semaopt.problems.cleaning import HyperCleaning
+
+    with pytest.raises(
+        ValueError, match=rf"batch={batch}: must lie in 1\.\.400; a set has no batch larger than itself"
+    ):
+        HyperCleaning(batch=batch)
+
+
 def test_hyper_cleaning_is_as_described():
     pytest.importorskip("sklearn", reason="scikit-learn is an extra")
     from semaopt.problems.cleaning import HyperCleaning, load_digits

@@ -1,0 +1,130 @@
+"""Whether a million steps are as fast and as small as the first ones, for every optimizer of the library.
+
+    python benchmarks/endurance.py                          # 20,000 steps of each
+    python benchmarks/endurance.py --steps 1000000 --only ASA PDAda
+    python benchmarks/endurance.py --fixed                  # the same gradients again and again: the step alone
+
+Each method runs in this process after a warm-up of a tenth of the steps. Printed are the growth of the resident memory
+from there to the end, and the time of a step in the last tenth divided by that in the tenth after the warm-up: the
+processor's time, and the lower quartile of a hundred blocks, since other programs on the machine slow both down.
+Ends with status 1 if memory grew by more than --megabytes or the time by more than --factor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from tests.common.registry import METHODS, Method, Problem, descend
+
+BLOCKS = 100  # in each tenth; a block is timed as one
+
+
+class Endured(NamedTuple):
+    """What a run showed."""
+
+    name: str
+    steps: int
+    megabytes: float
+    ratio: float
+    microseconds: float
+
+
+def resident() -> float:
+    """Megabytes of this process in memory."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def stepper(method: Method, fixed: bool) -> Callable[[int], None]:
+    """Takes step k: with a sample that repeats every 64 steps, or with gradients that stay as they are."""
+    optimizer, problem = method.start(lr=1e-3)
+    if fixed and method.advance is descend:
+        method.advance(optimizer, problem, 0)
+        step = optimizer.step
+        return lambda k: step()
+    if not fixed:
+        _remember(problem)
+    return lambda k: method.advance(optimizer, problem, k % 64)
+
+
+def _remember(problem: Problem) -> None:
+    """Draw each sample once: drawing takes longer than most steps, and is not what is measured."""
+    drawn: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
+    sample = problem.sample
+
+    def remembered(x: torch.Tensor, i: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+        key = (i, k % 4096)  # the calls of a closure in one step are numbered on
+        if key not in drawn:
+            drawn[key] = sample(x, i, key[1])
+        return drawn[key]
+
+    problem.sample = remembered  # type: ignore[method-assign]
+
+
+def endure(method: Method, steps: int, fixed: bool = False) -> Endured:
+    """Take so many steps; what memory and time did after the first tenth."""
+    take = stepper(method, fixed)
+    tenth = max(steps // 10, BLOCKS)
+    block = max(tenth // BLOCKS, 1)
+    k = 0
+
+    def some(count: int) -> list[float]:
+        """Seconds a step, block by block."""
+        nonlocal k
+        times = []
+        for _ in range(count // block):
+            before = time.process_time()
+            for _ in range(block):
+                take(k)
+                k += 1
+            times.append((time.process_time() - before) / block)
+        return times
+
+    some(tenth)
+    gc.collect()
+    start = resident()
+    first = statistics.quantiles(some(tenth))[0]
+    some(steps - 3 * tenth)
+    last = statistics.quantiles(some(tenth))[0]
+    gc.collect()
+    return Endured(str(method), k, resident() - start, last / first, 1e6 * last)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--only", nargs="*", default=[], help="names begin with one of these")
+    parser.add_argument(
+        "--fixed", action="store_true", help="the same gradients in every step, where a method takes any"
+    )
+    parser.add_argument("--megabytes", type=float, default=8.0)
+    parser.add_argument("--factor", type=float, default=1.5)
+    given = parser.parse_args()
+    methods = [m for m in METHODS if not given.only or any(str(m).startswith(name) for name in given.only)]
+    if not methods:
+        parser.error(f"--only {' '.join(given.only)}: no such method; there are {', '.join(map(str, METHODS))}")
+    torch.set_num_threads(1)
+    print(f"{'method':24} {'steps':>9} {'us a step':>10} {'last/first':>11} {'MB grown':>9}")
+    failed = 0
+    for method in methods:
+        end = endure(method, given.steps, given.fixed)
+        bad = end.megabytes > given.megabytes or end.ratio > given.factor
+        failed += bad
+        text = f"{end.name:24} {end.steps:9} {end.microseconds:10.1f} {end.ratio:11.3f} {end.megabytes:9.2f}"
+        print(text + ("  GREW" if bad else ""), flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
