@@ -52,7 +52,8 @@ def entropy(noise: float, classes: int) -> float:
     """
     others = noise / classes
     right = 1 - noise + others
-    return sum(count * p * -math.log(p) for count, p in ((1, right), (classes - 1, others)) if 0 < p < 1)
+    terms = (count * p * -math.log(p) for count, p in ((1, right), (classes - 1, others)) if 0 < p < 1)
+    return sum(terms, 0.0)
 
 
 def accuracy(scores: Tensor, labels: Tensor) -> float:

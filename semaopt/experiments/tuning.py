@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 
 from semaopt.experiments.compare import mean_and_std
 from semaopt.experiments.files import canonical
-from semaopt.experiments.methods import KINDS, rounded
+from semaopt.experiments.methods import rounded
 from semaopt.experiments.spec import Method, Spec
 from semaopt.experiments.spec_errors import axes_of
 
@@ -281,12 +281,3 @@ def _at_end(value: float, values: Sequence[float], end: int, by_range: bool) -> 
         return value == (low if end == 0 else high)
     place = math.log(value / low) / math.log(high / low)
     return place <= _EDGE if end == 0 else place >= 1 - _EDGE
-
-
-def budget(spec: Spec) -> int:
-    """The trials of each method before any axis is extended."""
-    if spec.tuning is None:
-        return 0
-    method = spec.methods[0]
-    assert method.algorithm in KINDS  # checked when the spec was read
-    return spec.tuning.budget or math.prod(len(values) for values in axes_of(spec, method).values())
