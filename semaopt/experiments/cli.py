@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
 import sys
 import tempfile
@@ -84,7 +85,14 @@ def _main(
         typer.echo(context.get_help())
 
 
+#: Modules of the extra that are imported only when work is under way, perhaps in another process.
+_LATE = ("matplotlib", "optuna", "scipy", "sklearn")
+
+
 def _start() -> tuple[str, Bar]:
+    for name in _LATE:  # fail before the work, not after it
+        if importlib.util.find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
     return shlex.join(["semaopt", *sys.argv[1:]]), Bar(Console(stderr=True))
 
 
@@ -104,9 +112,9 @@ def reproduce(
     _one_of("--scale", scale, ["quick"])
     if only is not None:
         _one_of("--only", only, _FIGURES)
+    command, bar = _start()
     out = Path("results", scale) if out is None else out
     _writable(out)
-    command, bar = _start()
     with _told(bar, command):
         specs = [spec.load(name, scale) for name in _FIGURES if only in (None, name)]
         with api.engine("local", api.cores(), None, ranks.current()) as engine:
