@@ -137,6 +137,8 @@ def headline(
         sign = "<" if better == "lower" else ">"
         return f"the paper's order comes out. {what.capitalize()}: {f' {sign} '.join(reversed(labels))}"
     found = ", ".join(f"{label} {_ENDS[c.verdict]}" for label, c in zip(labels[1:], first, strict=True))
+    between = zip(labels[1:-1], labels[2:], steps[1:], strict=True)
+    found += "".join(f"; {label} {_ENDS[better]} than {before}" for before, label, c in between if c.verdict == better)
     order = "comes out in part" if better in {c.verdict for c in (*first, *steps)} else "does not come out"
     return f"the paper's order {order}. Against {labels[0]}, {found}"
 
