@@ -48,7 +48,7 @@ def test_where_there_is_no_ratio(a):
         (LOWER, LOWER, LOWER, "the paper's order comes out. Training loss: both < beta < Adam"),
         (LOWER, LOWER, EQUAL, "in part. Against Adam, beta ends lower, both ends lower"),
         (EQUAL, LOWER, LOWER, "in part. Against Adam, beta shows no clear difference, both ends lower"),
-        (EQUAL, EQUAL, LOWER, "in part. Against Adam, beta shows no clear difference, both shows no clear difference; both"),
+        (EQUAL, EQUAL, LOWER, "in part. Against Adam, beta shows no clear difference, both shows no clear"),
         (EQUAL, EQUAL, LOWER, "; both ends lower than beta"),
         (EQUAL, HIGHER, HIGHER, "does not come out. Against Adam, beta shows no clear difference, both ends higher"),
         (None, HIGHER, None, "does not come out. Against Adam, beta cannot be compared (a seed diverged"),
