@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from typing import Any
 
 import torch
@@ -28,6 +28,9 @@ class Ensemble:
     Args:
         models: at least one; they must agree in the names, shapes, dtypes and devices of their parameters and buffers.
             Their values are copied, the models themselves are left alone.
+        alike: numbers of consecutive members that share their rates; each such part has one tensor for a parameter of
+            all its members, ``parameters_of(part)``, which an optimizer moves in one go. By default each member is its
+            own part.
 
     >>> ensemble = semaopt.ensemble.Ensemble([torch.nn.Linear(3, 1) for _ in range(4)])
     >>> rates = [0.1, 0.03, 0.01, 0.003]
@@ -44,7 +47,7 @@ class Ensemble:
     training, as batch normalisation with running statistics does, is refused: vmap cannot write them.
     """
 
-    def __init__(self, models: Sequence[nn.Module]) -> None:
+    def __init__(self, models: Sequence[nn.Module], alike: Sequence[int] | None = None) -> None:
         models = list(models)
         require(len(models) > 0, "models", models, "must not be empty", "each of them is one member")
         _refuse_unlike(models)
@@ -52,14 +55,16 @@ class Ensemble:
         self._skeleton = copy.deepcopy(models[0])  # its values are never used
         self._stacked = {name: torch.stack(rows).requires_grad_() for name, rows in _rows(models, "named_parameters")}
         self._buffers = {name: torch.stack(rows) for name, rows in _rows(models, "named_buffers")}
-        self._own = [[nn.Parameter(stack.detach()[m]) for stack in self._stacked.values()] for m in range(len(models))]
+        self._members = len(models)
+        self._rows: list[int | slice] = list(range(len(models))) if alike is None else _slices(alike, len(models))
+        self._own = [[nn.Parameter(stack.detach()[rows]) for stack in self._stacked.values()] for rows in self._rows]
 
     def __len__(self) -> int:
         """How many members there are."""
-        return len(self._own)
+        return self._members
 
     def parameters_of(self, m: int) -> list[nn.Parameter]:
-        """The parameters of member m, in the order of the model's own: rows of the stacked ones."""
+        """The parameters of member m (or of part m), in the order of the model's own: rows of the stacked ones."""
         return self._own[m]
 
     def __call__(self, *inputs: Any, shared: bool = False) -> Any:
@@ -91,8 +96,8 @@ class Ensemble:
             stack.grad = self._gathered(k)
         torch.autograd.backward(losses.sum())
         for k, stack in enumerate(self._stacked.values()):
-            for m, own in enumerate(self._own):
-                own[k].grad = None if stack.grad is None else stack.grad[m]
+            for rows, own in zip(self._rows, self._own, strict=True):
+                own[k].grad = None if stack.grad is None else stack.grad[rows]
             stack.grad = None
 
     def _gathered(self, k: int) -> Tensor | None:
@@ -100,7 +105,8 @@ class Ensemble:
         own = [parameters[k] for parameters in self._own]
         if all(x.grad is None for x in own):
             return None
-        return torch.stack([torch.zeros_like(x) if x.grad is None else x.grad for x in own])
+        found = [torch.zeros_like(x) if x.grad is None else x.grad for x in own]
+        return torch.stack(found) if isinstance(self._rows[0], int) else torch.cat(found)
 
     def zero_grad(self) -> None:
         """Forget all gradients; an optimizer's ``zero_grad`` does so for the members that it moves."""
@@ -155,6 +161,14 @@ class Ensemble:
                 ok = x.dim() > 0 and len(x) == len(self)
                 rule = f"must have a first dimension of {len(self)}, one entry for each member"
                 require(ok, "inputs", tuple(x.shape), rule, "shared=True gives all members the same inputs")
+
+
+def _slices(alike: Sequence[int], members: int) -> list[int | slice]:
+    """The rows of each part."""
+    ok = all(isinstance(n, int) and n > 0 for n in alike) and sum(alike) == members
+    require(ok, "alike", list(alike), f"must be whole numbers > 0 that add up to {members}", "each counts members")
+    ends = list(accumulate(alike))
+    return [slice(end - n, end) for end, n in zip(ends, alike, strict=True)]
 
 
 def _rows(models: list[nn.Module], kind: str) -> Iterator[tuple[str, list[Tensor]]]:

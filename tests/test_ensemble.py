@@ -162,3 +162,26 @@ def test_what_cannot_be_stacked_is_refused():
         ensemble(torch.ones(5, 3))
     with pytest.raises(ValueError, match=r"losses=\(\): must have shape \(2,\)"):
         ensemble.backward(ensemble(torch.ones(2, 5, 3)).mean())
+
+
+def test_members_that_share_their_rates_move_in_one_tensor() -> None:
+    models = [torch.nn.Linear(3, 1) for _ in range(5)]
+    one_by_one, in_parts = Ensemble(models), Ensemble(models, alike=[2, 3])
+    assert [tuple(in_parts.parameters_of(k)[0].shape) for k in range(2)] == [(2, 1, 3), (3, 1, 3)]
+    rates = [0.1, 0.1, 0.01, 0.01, 0.01]
+    alone = semaopt.ASA([{"params": one_by_one.parameters_of(m), "lr": lr} for m, lr in enumerate(rates)])
+    together = semaopt.ASA([{"params": in_parts.parameters_of(k), "lr": lr} for k, lr in enumerate((0.1, 0.01))])
+    for ensemble, optimizer in ((one_by_one, alone), (in_parts, together)):
+        for _ in range(3):
+            optimizer.zero_grad()
+            for _ in range(2):  # gradients add up
+                ensemble.backward(ensemble(torch.ones(4, 3), shared=True).square().mean((1, 2)))
+            optimizer.step()
+    for m in range(5):
+        for name, value in one_by_one.state_dict_of(m).items():
+            torch.testing.assert_close(in_parts.state_dict_of(m)[name], value)
+
+
+def test_parts_must_add_up() -> None:
+    with pytest.raises(ValueError, match=r"alike=\[2, 2\]: must be whole numbers > 0 that add up to 3"):
+        Ensemble([torch.nn.Linear(1, 1) for _ in range(3)], alike=[2, 2])

@@ -60,11 +60,8 @@ def build(run: Run, task: data.Task) -> Joint:
 
 
 def sides(parameters: list[list[Parameter]], dual: list[bool]) -> methods.Sides:
-    """What is minimized and what is maximized over, of lists that hold the parameters of one or more models each."""
-    split = [
-        [[x for i, x in enumerate(own) if dual[i % len(dual)] is wanted] for own in parameters]
-        for wanted in (False, True)
-    ]
+    """What is minimized and what is maximized over, of each list of the parameters of a model."""
+    split = [[[x for i, x in enumerate(own) if dual[i] is wanted] for own in parameters] for wanted in (False, True)]
     return methods.Sides(split[0], split[1])
 
 

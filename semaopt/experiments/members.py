@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from semaopt.ensemble import Ensemble
 from semaopt.experiments import data, joint, methods, metrics
-from semaopt.experiments.files import canonical
 from semaopt.experiments.member import all_finite
 from semaopt.experiments.runs import Run
 
@@ -27,14 +27,13 @@ class Members:
         self.runs, self.task, first = runs, task, runs[0]
         self.device, self.dtype = first.machine.device, getattr(torch, first.machine.dtype)
         models = [joint.build(run, task) for run in runs]
-        self.ensemble = Ensemble(models)
+        values, alike = _settings(runs)
+        self.ensemble = Ensemble(models, alike)
         self.steps = math.ceil(len(task.train) / first.training["batch"])
         seeds = list(dict.fromkeys(run.seed for run in runs))
         self.generators = [joint.orders(seed) for seed in seeds]
         self.stream = torch.tensor([seeds.index(run.seed) for run in runs])
-        values, owners = _settings(runs)
-        parameters = [[x for m in mine for x in self.ensemble.parameters_of(m)] for mine in owners]
-        sides = joint.sides(parameters, models[0].is_dual())
+        sides = joint.sides([self.ensemble.parameters_of(k) for k in range(len(alike))], models[0].is_dual())
         self.is_auc = models[0].auc is not None
         algorithm = first.algorithm
         self.optimizer, self.schedule = methods.build(algorithm["name"], algorithm["decays"], values, sides, self.steps)
@@ -56,14 +55,27 @@ class Members:
         inputs: Tensor = self.task.train.inputs(rows.flatten(), self.device, self.dtype)
         inputs = inputs.reshape(*rows.shape, *inputs.shape[1:])[self.stream]
         self.ensemble.zero_grad()
-        self.ensemble.backward(self.ensemble(inputs, labels[self.stream].to(self.device)))
+        self.ensemble.backward(self._losses(inputs, labels[self.stream].to(self.device)))
         self.optimizer.step()
+
+    def _losses(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """One for each member. The cross-entropy stands outside of vmap, which would take it apart in Python."""
+        if self.is_auc:
+            losses: Tensor = self.ensemble(inputs, labels)
+            return losses
+        scores = self.ensemble(inputs)
+        if scores.dim() == 2:
+            each = binary_cross_entropy_with_logits(scores, labels.to(scores.dtype), reduction="none")
+        else:
+            each = cross_entropy(scores.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
+        return each.mean(1)
 
     def end_epoch(self) -> list[bool]:
         """Move the rates; say of each member whether its parameters are finite."""
         if self.schedule is not None:
             self.schedule.step()
-        return [all_finite(self.ensemble.parameters_of(m)) for m in range(len(self.runs))]
+        states = (self.ensemble.state_dict_of(m) for m in range(len(self.runs)))
+        return [all_finite(list(state.values())) for state in states]
 
     @torch.no_grad()
     def measure(self) -> list[dict[str, float]]:
@@ -113,13 +125,18 @@ class Members:
         self.draw()
 
 
-def _settings(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[list[int]]]:
-    """The different settings, and the runs that have each: they are one param group, which saves starting steps.
+def _settings(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[int]]:
+    """The settings, and how many consecutive runs have each: these are one param group, which saves starting steps.
 
     Not where coordinates meet: Adam+ scales by the norm of its group, and the bounds of s are those of one run.
     """
     alone = joint.wants_bounds(runs[0]) or runs[0].values.get("scaling") == "adam+"
-    found: dict[str, list[int]] = {}
-    for m, run in enumerate(runs):
-        found.setdefault(f"{m}" if alone else canonical(run.values), []).append(m)
-    return [runs[mine[0]].values for mine in found.values()], list(found.values())
+    values: list[dict[str, Any]] = []
+    alike: list[int] = []
+    for run in runs:
+        if values and not alone and run.values == values[-1]:
+            alike[-1] += 1
+        else:
+            values.append(run.values)
+            alike.append(1)
+    return values, alike
