@@ -231,7 +231,12 @@ def test_a_side_without_gradients_is_told(forgotten):
 
 def test_no_gradients_at_all_is_no_step():
     x, y = pair()
-    PDAda(primal=[x], dual=[y]).step()
+    before = x.clone(), y.clone()
+    optimizer = PDAda(primal=[x], dual=[y])
+    optimizer.step()
+    assert torch.equal(x, before[0])
+    assert torch.equal(y, before[1])
+    assert not any(optimizer.state.values())
 
 
 @pytest.mark.parametrize("schedule", ["stagewise", "follow"])
