@@ -5,8 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from semaopt.checks.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Told apart by people who see colours differently (Okabe and Ito).
+COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+
+
+def slug(name: str) -> str:
+    """A check's name as that of a file.
+
+    >>> slug("constant[adam+]")
+    'constant-adam+'
+    """
+    return re.sub(r"[^a-z0-9+-]+", "-", name.lower()).strip("-")
 
 
 def draw(results: Sequence[Result], out: Path) -> list[Path]:
@@ -18,17 +34,12 @@ def draw(results: Sequence[Result], out: Path) -> list[Path]:
     return [_draw_one(result, out) for result in results]
 
 
-def _draw_one(result: Result, out: Path) -> Path:
-    from matplotlib.figure import Figure
-
+def plot(axes: Axes, result: Result) -> None:
+    """The curves of a check with their bands; a bound has the colour of what it bounds."""
     what = result.figure
-    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
-    axes = figure.subplots()
-    shades = iter(("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"))  # told apart by the colour-blind too
-    colour = "#000000"
+    shades, colour = iter(COLOURS), COLOURS[0]
     for curve in what.curves:
         if curve.low is None or curve.high is None:
-            # A bound has the colour of what it bounds.
             alone = "_" if len(curve.x) == 1 else None
             axes.plot(curve.x, curve.y, "--", marker=alone, markersize=16, color=colour, label=curve.label)
             continue
@@ -44,12 +55,29 @@ def _draw_one(result: Result, out: Path) -> Path:
         axes.set_yscale("log")
     axes.set_xlabel(what.x_label)
     axes.set_ylabel(what.y_label)
-    axes.set_title(what.message if result.passed else f"NOT SO: {what.message}", fontsize=9, wrap=True)
     axes.grid(which="major", alpha=0.3)
-    axes.legend(fontsize=8)
+
+
+def title(result: Result) -> str:
+    """The message of the figure, if it came out so."""
+    return result.figure.message if result.passed else f"NOT SO: {result.figure.message}"
+
+
+def caption(result: Result) -> str:
+    """What the curves are."""
     verdict = "PASS" if result.passed else "FAIL"
-    seeds = result.settings.get("seeds", "")
-    figure.text(0.005, 0.003, f"{verdict}; {result.theorem}; mean and 5-95% of {seeds} seeds", fontsize=6, color="0.4")
-    path = out / f"{re.sub(r'[^a-z0-9+-]+', '-', result.name.lower()).strip('-')}.png"
+    return f"{verdict}; {result.theorem}; mean and 5-95% of {result.settings.get('seeds', '')} seeds"
+
+
+def _draw_one(result: Result, out: Path) -> Path:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    axes = figure.subplots()
+    plot(axes, result)
+    axes.set_title(title(result), fontsize=9, wrap=True)
+    axes.legend(fontsize=8)
+    figure.text(0.005, 0.003, caption(result), fontsize=6, color="0.4")
+    path = out / f"{slug(result.name)}.png"
     figure.savefig(path, dpi=130)
     return path

@@ -11,26 +11,12 @@ from typing import Any
 import torch
 
 from semaopt.experiments import ranks, study, table
-from semaopt.experiments.runner import Place, Runner, Watch
+from semaopt.experiments.runner import Place, Runner, Silent, Watch
 from semaopt.experiments.runs import Machine
 from semaopt.experiments.spec import Spec, load
 from semaopt.experiments.spec_errors import SpecError, near
 from semaopt.experiments.table import Table
 from semaopt.experiments.workers import Engine, Here, Workers
-
-
-class Silent:
-    """Watches and says nothing; see :class:`semaopt.experiments.runner.Watch`."""
-
-    def plan(self, epochs: int) -> None:
-        """Nothing to show."""
-
-    def done(self, epochs: int) -> None:
-        """Nothing to show."""
-
-    def say(self, text: str) -> None:
-        """Nothing to say."""
-
 
 DTYPES = ("float32", "float64", "bfloat16")
 

@@ -31,19 +31,19 @@ def check(
     """
     # Not above: the command line imports this module.
     from semaopt.experiments.api import cores
-    from semaopt.experiments.cli import _INTERRUPTED, _writable
+    from semaopt.experiments.console import INTERRUPTED, writable
 
     try:
         chosen = checks.select(names, quick)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="NAME") from error
     if out is not None:
-        _writable(out)
+        writable(out)
     try:
         results = _run(chosen, quick, workers or cores())
     except KeyboardInterrupt:
         typer.echo("Interrupted.", err=True)
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
     except BrokenProcessPool:
         typer.echo("A worker process was killed (out of memory?); try --workers 1", err=True)
         raise typer.Exit(1) from None

@@ -2,71 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shlex
-import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 import semaopt
 from semaopt.experiments.check import check
+from semaopt.experiments.console import conclude, one_of, start, told, writable
 from semaopt.experiments.data import command as data_command
-from semaopt.experiments.show import Bar
-
-_INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
-_FIGURES = ("figure1-digits", "figure1-digits-noisy")
 
 app = typer.Typer(name="semaopt", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.add_typer(data_command.app, name="data")
-
-
-def _one_of(option: str, value: str, known: Iterable[str]) -> None:
-    known = list(known)
-    if value not in known:
-        raise typer.BadParameter(f"{value!r} is unknown; there is: {', '.join(known)}", param_hint=option)
-
-
-def _writable(out: Path) -> None:
-    """Fail before the work, not after it."""
-    hint = "--out"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            return
-    except (FileExistsError, NotADirectoryError) as error:
-        raise typer.BadParameter(f"{str(out)!r} is not a directory, or lies below a file", param_hint=hint) from error
-    except OSError as error:
-        raise typer.BadParameter(f"{str(out)!r} cannot be written to: {error.strerror}", param_hint=hint) from error
-
-
-@contextmanager
-def _told(bar: Bar, command: str) -> Iterator[None]:
-    """Show progress, and end with a line and a status for all that people can do something about."""
-    from semaopt.experiments.data import DataError
-    from semaopt.experiments.files import OutputError
-    from semaopt.experiments.runner import RunsError
-    from semaopt.experiments.spec_errors import SpecError
-
-    try:
-        with bar.progress:
-            yield
-    except KeyboardInterrupt:
-        bar.say(f"Interrupted; what is finished is kept, what is under way goes on where it was. To go on: {command}")
-        raise typer.Exit(_INTERRUPTED) from None
-    except RunsError as error:
-        bar.say(f"{error}\nAll other runs are kept. To try these again: {command}")
-        raise typer.Exit(1) from None
-    except OutputError as error:
-        raise typer.BadParameter(str(error), param_hint="--out") from error
-    except (SpecError, DataError) as error:
-        bar.say(f"Error: {error}")
-        raise typer.Exit(2) from None
 
 
 def _version(asked: bool) -> None:
@@ -85,51 +33,66 @@ def _main(
         typer.echo(context.get_help())
 
 
-#: Modules of the extra that are imported only when work is under way, perhaps in another process.
-_LATE = ("matplotlib", "optuna", "scipy", "sklearn")
+@app.command()
+def reproduce(
+    scale: Annotated[str, typer.Option(help="How large: quick (minutes), small (hours), paper.")] = "quick",
+    only: Annotated[
+        str | None, typer.Option(metavar="NAME", help="checks, a figure, or a group: figure1, bilevel, ...")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write; else results/SCALE.")] = None,
+) -> None:
+    """Every theorem check and every figure, then the report.
 
+    Sets of data that have to be downloaded are used where they are; nothing is downloaded. What is finished is kept in
+    DIR/runs.sqlite: an interrupted command goes on where it was.
+    """
+    from semaopt.experiments import api, ranks, reproduction, study
+    from semaopt.experiments.runner import Place
 
-def _start() -> tuple[str, Bar]:
-    for name in _LATE:  # fail before the work, not after it
-        if importlib.util.find_spec(name) is None:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    return shlex.join(["semaopt", *sys.argv[1:]]), Bar(Console(stderr=True))
+    one_of("--scale", scale, reproduction.SCALES)
+    if only is not None:
+        one_of("--only", only, reproduction.names())
+    command, bar = start()
+    out = Path("results", scale) if out is None else out
+    writable(out)
+    with told(bar, command):
+        parts = reproduction.select(scale, only)
+        for note in parts.notes:
+            bar.say(note)
+        with api.engine("local", api.cores(), None, ranks.current()) as engine:
+            place = Place(out, api.machine("cpu", "float32", ranks.current()))
+            results = study.conduct(parts.specs, place, engine, bar, command=command, parts=parts)
+        study.write(results, out)
+    conclude(bar, results, out)
 
 
 @app.command()
-def reproduce(
-    scale: Annotated[str, typer.Option(help="How large: quick.")] = "quick",
-    only: Annotated[str | None, typer.Option(metavar="NAME", help=f"Only one of {', '.join(_FIGURES)}.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write; else results/SCALE.")] = None,
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="What reproduce, run or tune has written.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to write; else into the folder, if it is one.")
+    ] = None,
 ) -> None:
-    """Tune and train the paper's three variants of Adam, and write a figure and a page.
+    """Make the page, the figures and the tables again from what is stored; several folders are joined into one page.
 
-    Finished runs are kept in DIR/runs.sqlite: an interrupted command goes on where it was.
+    Nothing is trained. Also writes results.md, the tables in Markdown.
     """
-    from semaopt.experiments import api, ranks, spec, study
-    from semaopt.experiments.runner import Place
+    from semaopt.experiments import collect, study
 
-    _one_of("--scale", scale, ["quick"])
-    if only is not None:
-        _one_of("--only", only, _FIGURES)
-    command, bar = _start()
-    out = Path("results", scale) if out is None else out
-    _writable(out)
-    with _told(bar, command):
-        specs = [spec.load(name, scale) for name in _FIGURES if only in (None, name)]
-        with api.engine("local", api.cores(), None, ranks.current()) as engine:
-            place = Place(out, api.machine("cpu", "float32", ranks.current()))
-            results = study.conduct(specs, place, engine, bar, command=command)
-        study.write(results, out)
-    _conclude(bar, results, out)
-
-
-def _conclude(bar: Bar, results: Any, out: Path) -> None:
-    session = results.session
-    bar.say(f"{session.computed} runs done, {session.reused} reused, in {session.wall_seconds:.0f} s")
-    for finding in results.findings:
-        bar.say(f"{finding.headline}.\n  {finding.evidence}.")
-    typer.echo(out / "report.html")
+    command, bar = start()
+    if out is None and len(folders) > 1:
+        raise typer.BadParameter(f"{len(folders)} folders are joined; say where to write", param_hint="--out")
+    with told(bar, command, "DIR"):
+        results = collect.results(folders, command)
+        for note in results.notes:
+            bar.say(note)
+        target = folders[0] if out is None else out
+        if not results.findings and not results.checks:
+            bar.say(f"Error: nothing to show in {', '.join(map(str, folders))}: no study is finished there")
+            raise typer.Exit(2)
+        writable(target)
+        study.write(results, target)
+    typer.echo(target / "report.html")
 
 
 _SPEC = Annotated[str, typer.Argument(metavar="SPEC", help="A TOML file, or the name of a shipped spec.")]
@@ -149,12 +112,12 @@ def _go(do: Callable[..., Any], spec: str, out: Path | None, options: dict[str, 
     """Check the spec before anything is written, then do it under the bar."""
     from semaopt.experiments import api, ranks
 
-    command, bar = _start()
+    command, bar = start()
     bar.progress.disable = not ranks.leading()
-    with _told(bar, command):
+    with told(bar, command):
         found = api.chosen(spec, options.pop("scale"), options["only"])
         out = Path("results", found.name) if out is None else out
-        _writable(out)
+        writable(out)
         bar.say(f"{found.name} at scale {found.scale}: {found.title}")
         return do(found, out=out, watch=bar, command=command, **options), bar, out
 
@@ -184,7 +147,7 @@ def run(  # noqa: PLR0917  # typer makes options of them
     options = {**given, "scale": scale, "only": only or (), "checkpoint_seconds": checkpoint_seconds}
     table, bar, place = _go(api.run, spec, out, {**options, "tensorboard": tensorboard})
     if ranks.leading():
-        _conclude(bar, table.results, place)
+        conclude(bar, table.results, place)
 
 
 @app.command()
@@ -225,5 +188,5 @@ def bench(
     if name == "--help":
         name = "step"
         context.args.append("--help")
-    _one_of("NAME", name, ["step"])
+    one_of("NAME", name, ["step"])
     bench_step.main(context.args)

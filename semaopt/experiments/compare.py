@@ -30,6 +30,8 @@ class Comparison:
     interval: Interval | None
     """Of the ratio, or of the difference."""
     is_ratio: bool
+    deviations: float | None = None
+    """The difference (of logarithms, for a ratio) in standard deviations of single seeds."""
 
     @property
     def verdict(self) -> str:
@@ -85,6 +87,21 @@ def paired_ratio(a: Sequence[float], b: Sequence[float]) -> Interval | None:
     return None if logs is None else Interval(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high))
 
 
+def deviations(a: Sequence[float], b: Sequence[float], is_ratio: bool = False) -> float | None:
+    """The difference of the means against the noise of the seeds, the root mean square of both standard deviations.
+
+    >>> deviations([1.0, 3.0], [5.0, 7.0])
+    -2.82842712474619
+    """
+    if len(a) < 2 or not all(math.isfinite(x) and (x > 0 or not is_ratio) for x in (*a, *b)):
+        return None
+    if is_ratio:
+        a, b = [math.log(x) for x in a], [math.log(x) for x in b]
+    (first, spread), (second, other) = mean_and_std(a), mean_and_std(b)
+    noise = math.sqrt((spread**2 + other**2) / 2)
+    return (first - second) / noise if noise > 0 else None
+
+
 def number(value: float, digits: int = 2) -> str:
     """A few significant digits, without an exponent where it reads well.
 
@@ -122,25 +139,31 @@ _ENDS = {
 
 
 def headline(
-    labels: Sequence[str], what: str, first: Sequence[Comparison], steps: Sequence[Comparison], better: str
+    labels: Sequence[str],
+    what: str,
+    first: Sequence[Comparison],
+    steps: Sequence[Comparison],
+    better: str,
+    whose: str = "the paper's",
 ) -> str:
-    """What the last values say on the paper's order.
+    """What the last values say on an order.
 
     Args:
-        labels: of the methods, from the worst to the best as the paper has it.
+        labels: of the methods, from the worst to the best as it is claimed.
         what: the metric, as people read it.
         first: of each later method against the first.
         steps: of each later method against the one before it.
         better: "lower" or "higher".
+        whose: order it is.
     """
     if all(step.verdict == better for step in steps):
         sign = "<" if better == "lower" else ">"
-        return f"the paper's order comes out. {what.capitalize()}: {f' {sign} '.join(reversed(labels))}"
+        return f"{whose} order comes out. {what.capitalize()}: {f' {sign} '.join(reversed(labels))}"
     found = ", ".join(f"{label} {_ENDS[c.verdict]}" for label, c in zip(labels[1:], first, strict=True))
     between = zip(labels[1:-1], labels[2:], steps[1:], strict=True)
     found += "".join(f"; {label} {_ENDS[better]} than {before}" for before, label, c in between if c.verdict == better)
     order = "comes out in part" if better in {c.verdict for c in (*first, *steps)} else "does not come out"
-    return f"the paper's order {order}. Against {labels[0]}, {found}"
+    return f"{whose} order {order}. Against {labels[0]}, {found}"
 
 
 def evidence(labels: Sequence[str], what: str, first: Sequence[Comparison], seeds: int) -> str:

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import io
-import re
 import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from semaopt.checks.figures import COLOURS
+from semaopt.experiments import drawing
+from semaopt.experiments.metrics import is_share
 from semaopt.experiments.results import Finding
 
 Curves = npt.NDArray[np.float64]
 
-#: Told apart by people who see colours differently (Okabe and Ito), and by the line style in print.
-COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+#: Told apart in print.
 STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
 _TINY = 1e-12  # below what float32 can tell from a loss of 0
-_INK = "#010203"  # stands for the page's text colour in panels()
-_STYLE = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "semaopt",
-    "font.family": "sans-serif",
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
-_INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
 
 
 @dataclass(frozen=True)
@@ -54,30 +42,35 @@ def shown(finding: Finding) -> tuple[str, str]:
 
 def whole(finding: Finding) -> Drawing:
     """Both panels under the headline."""
-    with _style("black"):
-        figure = Figure(figsize=(10, 4.6), layout="constrained")
-        axes = figure.subplots(1, 2)
-        for panel, metric in zip(axes, shown(finding), strict=True):
+    return Drawing(drawing.standalone(_whole(finding, drawing.INK)), drawing.png(_whole(finding, "black")))
+
+
+def _whole(finding: Finding, ink: str) -> Figure:
+    metrics = list(dict.fromkeys(shown(finding)))
+    with drawing.style(ink):
+        figure = drawing.blank((10, 4.9), ink)
+        axes = figure.subplots(1, len(metrics), squeeze=False)[0]
+        for panel, metric in zip(axes, metrics, strict=True):
+            panel.patch.set_alpha(figure.patch.get_alpha())
             draw(panel, finding, metric)
-        axes[0].legend(frameon=False, fontsize=9)
         sentences = finding.headline.replace(". ", ".\n").splitlines()
         figure.suptitle("\n".join(textwrap.fill(sentence, 110) for sentence in sentences), fontsize=11)
         figure.supxlabel("\n".join(textwrap.wrap(finding.evidence, 130)), fontsize=9)
-        return Drawing(_svg(figure), _png(figure))
+        drawing.legend(figure, axes[0], 6)
+        return figure
 
 
 def panels(finding: Finding) -> dict[str, str]:
     """Each panel as an SVG for a page: without background, in the page's text colour, its ids its own."""
     found = {}
     for metric in dict.fromkeys(shown(finding)):
-        with _style(_INK):
-            figure = Figure(figsize=(5.2, 3.9), layout="constrained")
-            figure.patch.set_alpha(0)
+        with drawing.style(drawing.INK):
+            figure = drawing.blank((5.2, 3.9), drawing.INK)
             axes = figure.subplots()
             axes.patch.set_alpha(0)
             draw(axes, finding, metric)
-            _legend(figure, axes)
-            found[metric] = _inline(_svg(figure), f"{finding.name}-{metric}")
+            drawing.legend(figure, axes, 3)
+            found[metric] = drawing.inline(figure, f"{finding.name}-{metric}")
     return found
 
 
@@ -85,7 +78,7 @@ def draw(axes: Axes, finding: Finding, metric: str) -> None:
     """One metric of all methods: losses and bounds on a logarithmic axis, shares in percent."""
     name = finding.metric_name(metric)
     curves = [np.array(final.curves(metric), dtype=float) for final in finding.finals]
-    if metric.endswith(("_accuracy", "_auc")):
+    if is_share(metric):
         _draw_shares(axes, finding, curves)
         _finish(axes, finding, f"{name} (%)")
     elif min((np.nanmin(one) for one in curves if not np.isnan(one).all()), default=0.0) < 0:
@@ -138,49 +131,3 @@ def _plain_ticks(axes: Axes) -> None:
     if high < 1000 * low:
         axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     axes.yaxis.set_minor_formatter(plain if high < 1000 * low else NullFormatter())
-
-
-def _legend(figure: Figure, axes: Axes) -> None:
-    """Beside the curves rather than over them."""
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(
-        handles,
-        labels,
-        loc="outside upper center",
-        ncols=min(len(handles), 3),
-        frameon=False,
-        fontsize=9,
-        handlelength=1.6,
-        columnspacing=1.2,
-    )
-
-
-@contextmanager
-def _style(ink: str) -> Iterator[None]:
-    style: dict[Any, Any] = {**_STYLE, **dict.fromkeys(_INKED, ink)}  # matplotlib lists all keys as its key type
-    with mpl.rc_context(style):
-        yield
-
-
-def _png(figure: Figure) -> bytes:
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=160, metadata={"Software": None})
-    return file.getvalue()
-
-
-def _svg(figure: Figure) -> str:
-    file = io.StringIO()
-    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    return file.getvalue()
-
-
-def _inline(svg: str, name: str) -> str:
-    """An SVG file made fit to stand in a page, beside others."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg, count=2)
-    svg = re.sub(r'\bid="', f'id="{name}-', svg)
-    svg = re.sub(r'(url\(|href=")#', rf"\1#{name}-", svg)
-    for k, colour in enumerate(COLOURS):
-        svg = svg.replace(colour, f"var(--method-{k})")
-    return svg.replace(_INK, "currentColor")

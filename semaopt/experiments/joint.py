@@ -53,8 +53,6 @@ def build(run: Run, task: data.Task) -> Joint:
     model = models.build(chosen["name"], task, seed=run.seed, **chosen["options"]).to(**kind)
     if run.training["loss"] == "cross_entropy":
         return Joint(model, None)
-    if task.classes != 2:
-        raise data.DataError(f"loss = 'auc': {task.name} has {task.classes} classes; set data.binary = true")
     # The labels are those of a task, 0 and 1: nothing to check in each batch.
     return Joint(model, AUCMinMax.from_labels(task.train.labels, validate=False, **kind))
 
@@ -74,6 +72,8 @@ def value(what: str, task: data.Task, labels: Tensor, scores: Tensor) -> float:
     """A metric of scores; the loss is the cross-entropy."""
     if what == "auc":
         return metrics.area_under_curve(scores, labels)
+    if what == "ap":
+        return metrics.average_precision(scores, labels)
     if what == "accuracy":
         return metrics.accuracy(scores, labels)
     return float(metrics.class_loss(scores, labels, task.train.noise, task.classes))

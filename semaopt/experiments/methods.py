@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 import semaopt
 from semaopt import baselines, projections, scalings, schedules
 from semaopt._check import is_real, require
+from semaopt.hypergradient import Neumann, NeumannSeries, TrackedSystem
 
 Values = Mapping[str, Any]
 _SCALING = frozenset({"scaling", "g0", "beta2", "c_l", "c_u", "clip_scaling"})
@@ -23,7 +24,10 @@ _MINMAX = frozenset({"lr", "dual_lr", "dual_bound", "weight_decay"})
 
 @dataclass(frozen=True)
 class Sides:
-    """What is minimized over and what is maximized over, one list for each member that has its own rates."""
+    """What is minimized over and what is maximized over, one list for each member that has its own rates.
+
+    Of a bilevel problem: what the upper and what the lower level moves.
+    """
 
     primal: Sequence[Sequence[Tensor]]
     dual: Sequence[Sequence[Tensor]] = ()
@@ -119,6 +123,43 @@ def _epochs(every: Any) -> int:
     return int(every)
 
 
+_INVERSES = {"tracked": TrackedSystem, "neumann": Neumann, "series": NeumannSeries}
+_LOWER = frozenset({"lr", "lower_lr", "lower_weight_decay"})
+_TERMS = frozenset({"inverse", "terms", "bound"})
+
+
+def _inverse(values: Values, default: str) -> Any:
+    name = values.get("inverse", default)
+    require(name in _INVERSES, "inverse", name, "is unknown", f"take one of {', '.join(_INVERSES)}")
+    given = {key: values[key] for key in ("terms", "bound") if key in values}
+    require(name != "tracked" or not given, "inverse", name, f"takes no {', '.join(given)}", "leave them out")
+    return _INVERSES[name](**given)
+
+
+def _bilevel(algorithm: Callable[..., Optimizer], inverse: str | None) -> Any:
+    """A builder of a bilevel method; ``inverse`` is the name of its default, None if it takes none."""
+    names = ("lr", "lower_lr", "beta", "lower_weight_decay", "lower_steps", "bias_correction")
+
+    def make(sides: Sides, values: Sequence[Values], _: int) -> Optimizer:
+        require(len(values) == 1, "values", values, "bilevel methods are not vectorised", "train them one by one")
+        (v,) = values
+        options = {name: v[name] for name in names if name in v}
+        if inverse is not None:
+            options["inverse"] = _inverse(v, inverse)
+        if "scaling" in v:
+            options["scaling"] = _scaling(v)
+        return algorithm(list(sides.primal[0]), list(sides.dual[0]), **options)
+
+    return make
+
+
+def _scma(sides: Sides, values: Sequence[Values], _: int) -> Optimizer:
+    require(len(values) == 1, "values", values, "SCMA is not vectorised", "train them one by one")
+    (v,) = values
+    more = {name: v[name] for name in ("inner_beta", "fresh", "blocks") if name in v}
+    return semaopt.SCMA(list(sides.primal[0]), **_adaptive(v), scaling=_scaling(v), **more)
+
+
 _STAGES = {"growth": "growth", "proximal": "proximal"}
 _PES = {**_STAGES, "factor": "factor"}
 _ADAPTIVE = frozenset({"lr", "beta", "weight_decay", "decoupled_weight_decay", "bias_correction"})
@@ -133,13 +174,23 @@ KINDS: dict[str, Kind] = {
     "PESAdaGrad": Kind(
         "auc", _MINMAX | {"every", *_PES, "g0"}, _staged(baselines.PESAdaGrad, {**_PES, "delta": "g0"}), True
     ),
+    "SMB": Kind(
+        "cleaning",
+        _LOWER | _TERMS | {"beta", "bias_correction", "scaling", "g0", "beta2"} | _DECAY,
+        _bilevel(semaopt.SMB, "tracked"),
+    ),
+    "SOBA": Kind("cleaning", _LOWER, _bilevel(baselines.SOBA, None)),
+    "StocBiO": Kind("cleaning", _LOWER | _TERMS | {"lower_steps"}, _bilevel(baselines.StocBiO, "series")),
+    "TTSA": Kind("cleaning", _LOWER | _TERMS, _bilevel(baselines.TTSA, "neumann")),
+    "BSA": Kind("cleaning", _LOWER | _TERMS | {"lower_steps"}, _bilevel(baselines.BSA, "neumann")),
+    "SCMA": Kind("average_precision", _ADAPTIVE | _SCALING | _DECAY | {"inner_beta", "fresh"}, _scma),
 }
 
 
 def needed(algorithm: str, decays: bool) -> set[str]:
     """Hyper-parameters that have no default here: a comparison must say them."""
     kind = KINDS[algorithm]
-    names = {"lr", "dual_lr", "beta"} & kind.takes
+    names = {"lr", "dual_lr", "lower_lr", "beta", "inner_beta"} & kind.takes
     return names | ({"every"} if kind.staged or decays else set()) | ({"factor"} if decays else set())
 
 

@@ -14,7 +14,14 @@ from semaopt.diagnostics.measure import averaged, scaling_range
 
 PARTS = ("train", "valid", "test")
 BOUNDS = ("s_min", "s_median", "s_max")
-_OF_SCORES = {"cross_entropy": ("loss", "accuracy", "auc"), "auc": ("loss", "auc")}
+_OF_SCORES = {
+    "cross_entropy": ("loss", "accuracy", "auc"),
+    "auc": ("loss", "auc"),
+    "cleaning": ("loss", "accuracy"),
+    "average_precision": ("ap", "auc"),
+}
+#: Of losses that the methods of Table 2 and of the min-max problems minimize: they have bounds of s.
+_SCALED = ("cross_entropy", "auc")
 
 
 def names(loss: str) -> list[str]:
@@ -23,7 +30,17 @@ def names(loss: str) -> list[str]:
     >>> names("auc")
     ['train_loss', 'train_auc', 'valid_loss', 'valid_auc', 'test_loss', 'test_auc', 's_min', 's_median', 's_max']
     """
-    return [f"{part}_{what}" for part in PARTS for what in _OF_SCORES[loss]] + list(BOUNDS)
+    found = [f"{part}_{what}" for part in PARTS for what in _OF_SCORES[loss]]
+    return [*found, *BOUNDS] if loss in _SCALED else found
+
+
+def is_share(metric: str) -> bool:
+    """Whether it lies between 0 and 1, higher being better.
+
+    >>> is_share("test_auc"), is_share("train_loss")
+    (True, False)
+    """
+    return metric.endswith(("_accuracy", "_auc", "_ap"))
 
 
 def for_purpose(wanted: Iterable[str], purpose: str) -> list[str]:
@@ -80,6 +97,19 @@ def area_under_curve(scores: Tensor, labels: Tensor) -> float:
     if p == 0 or n == 0:
         return math.nan
     return float((ranks[positive].sum() - p * (p + 1) / 2) / (p * n))
+
+
+def average_precision(scores: Tensor, labels: Tensor) -> float:
+    """The mean over the positive rows of the precision at their score; rows of equal score count at once.
+
+    >>> average_precision(torch.tensor([0.9, 0.8, 0.7, 0.1]), torch.tensor([1, 0, 1, 0]))  # (1 + 2/3) / 2
+    0.8333333333333333
+    """
+    if scores.dim() > 1 or not bool(torch.isfinite(scores).all()) or not bool((labels == 1).any()):
+        return math.nan
+    positive = scores[labels == 1]
+    above = (scores[None] >= positive[:, None]).double()
+    return float((above[:, labels == 1].sum(1) / above.sum(1)).mean())
 
 
 def bounds(optimizer: Optimizer) -> list[dict[str, float]]:

@@ -7,14 +7,17 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
+from semaopt.checks.result import Result as Check
 from semaopt.experiments import compare
 from semaopt.experiments.compare import Comparison
+from semaopt.experiments.metrics import is_share
 from semaopt.experiments.spec import Method, Spec
 from semaopt.experiments.store import Result
 from semaopt.experiments.tuning import Trial, Tuning
 
-FORMAT = 2
+FORMAT = 3
 _PARTS = {"train": "training", "valid": "validation", "test": "test"}
+_WORDS = {"auc": "AUC", "ap": "average precision"}
 _BOUNDS = {"s_min": "smallest s", "s_median": "median s", "s_max": "largest s"}
 
 
@@ -42,6 +45,24 @@ class Final:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where a finding comes from: how its runs were made, and how to make them again."""
+
+    command: str
+    """What was typed."""
+    rerun: str
+    """What makes this figure alone."""
+    environment: Mapping[str, str]
+    runs: int
+    seconds: float
+    """Of computing, all runs together."""
+    wall_seconds: float
+    """From the start of the first run to the end of the last one, pauses included."""
+    finished: str
+    """When the last run ended, UTC."""
+
+
+@dataclass(frozen=True)
 class Finding:
     """A finished study."""
 
@@ -50,6 +71,7 @@ class Finding:
     """Of the data."""
     finals: tuple[Final, ...]
     tuning: Tuning | None
+    origin: Origin
 
     @property
     def name(self) -> str:
@@ -79,22 +101,24 @@ class Finding:
         if metric in _BOUNDS:
             return _BOUNDS[metric]
         part, _, what = metric.partition("_")
+        if self.spec.loss == "cleaning":
+            return f"{what} on clean data" if part == "train" else f"{_PARTS[part]} {what}"
         if what == "loss" and self.spec.loss == "auc":
             what = "objective"
         elif what == "loss" and self.spec.data.noise:
             what = "excess loss"
-        return f"{_PARTS[part]} {'AUC' if what == 'auc' else what}"
+        return f"{_PARTS[part]} {_WORDS.get(what, what)}"
 
     def better(self, metric: str) -> str:
         """Whether lower or higher is better."""
-        return "higher" if metric.endswith(("_auc", "_accuracy")) else "lower"
+        return "higher" if is_share(metric) else "lower"
 
     def compare(self, metric: str, method: str, against: str) -> Comparison:
         """Two methods, paired over the seeds: the ratio of losses, which fall by decades, else the difference."""
         a, b = (self.final(name).last(metric) for name in (method, against))
-        is_ratio = metric in _BOUNDS or (metric.endswith("_loss") and self.spec.loss == "cross_entropy")
+        is_ratio = metric in _BOUNDS or (metric.endswith("_loss") and self.spec.loss != "auc")
         interval = compare.paired_ratio(a, b) if is_ratio else compare.paired_difference(a, b)
-        return Comparison(method, against, metric, interval, is_ratio)
+        return Comparison(method, against, metric, interval, is_ratio, compare.deviations(a, b, is_ratio))
 
     def comparisons(self, metric: str) -> list[Comparison]:
         """Each later method against each earlier one."""
@@ -102,14 +126,15 @@ class Finding:
         return [self.compare(metric, a, b) for i, b in enumerate(names) for a in names[i + 1 :]]
 
     @property
-    def _order(self) -> list[str]:
+    def order(self) -> list[str]:
+        """The methods from the worst to the best as the claim has it, those that were run."""
         there = {final.method.name for final in self.finals}
         return [name for name in self.spec.claim.order if name in there]
 
     @property
     def headline(self) -> str:
         """The one message of the figure."""
-        order, metric = self._order, self.spec.claim.metric
+        order, metric = self.order, self.spec.claim.metric
         if len(order) < 2:
             means = [(compare.mean_and_std(final.last(metric))[0], final.method.label) for final in self.finals]
             (low, least), (high, most) = min(means), max(means)
@@ -118,13 +143,14 @@ class Finding:
         first = [self.compare(metric, name, order[0]) for name in order[1:]]
         steps = [self.compare(metric, b, a) for a, b in pairwise(order)]
         labels = [self.label(name) for name in order]
-        said = compare.headline(labels, self.metric_name(metric), first, steps, self.better(metric))
+        whose = "the paper's" if self.spec.claim.source == "paper" else "the expected"
+        said = compare.headline(labels, self.metric_name(metric), first, steps, self.better(metric), whose)
         return f"{self.spec.title}: {said}"
 
     @property
     def evidence(self) -> str:
         """The numbers behind the message."""
-        order, metric = self._order, self.spec.claim.metric
+        order, metric = self.order, self.spec.claim.metric
         what = f"Final {self.metric_name(metric)}"
         if len(order) < 2:
             means = (compare.number(compare.mean_and_std(final.last(metric))[0]) for final in self.finals)
@@ -164,6 +190,9 @@ class Results:
     findings: tuple[Finding, ...]
     environment: dict[str, str]
     session: Session
+    checks: tuple[Check, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was left out, and why."""
 
 
 def to_json(results: Results) -> dict[str, Any]:
@@ -172,9 +201,19 @@ def to_json(results: Results) -> dict[str, Any]:
         "format": FORMAT,
         "scale": results.scale,
         "experiments": {finding.name: _finding(finding) for finding in results.findings},
+        "checks": [_check(check) for check in results.checks],
         "environment": results.environment,
-        "session": asdict(results.session),
+        "session": {
+            **asdict(results.session),
+            "notes": results.notes,
+            "seconds_of_checks": {check.name: check.seconds for check in results.checks},
+            "origins": {finding.name: asdict(finding.origin) for finding in results.findings},
+        },
     }
+
+
+def _check(check: Check) -> dict[str, Any]:
+    return {name: value for name, value in check.plain().items() if name != "seconds"}
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

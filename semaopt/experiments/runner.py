@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
 from semaopt.experiments import ranks, training
 from semaopt.experiments.checkpoint import Checkpoint
 from semaopt.experiments.runs import Machine, Run, Unit, units
-from semaopt.experiments.store import Result, Store
+from semaopt.experiments.store import Result, Row, Store
 from semaopt.experiments.workers import Engine, Failure
 
 
@@ -25,6 +26,19 @@ class Watch(Protocol):
 
     def say(self, text: str) -> None:
         """Something worth a line."""
+
+
+class Silent:
+    """Watches and says nothing; see :class:`Watch`."""
+
+    def plan(self, epochs: int) -> None:
+        """Nothing to show."""
+
+    def done(self, epochs: int) -> None:
+        """Nothing to show."""
+
+    def say(self, text: str) -> None:
+        """Nothing to say."""
 
 
 class RunsError(RuntimeError):
@@ -44,6 +58,14 @@ class Place:
     def checkpoints(self) -> Path:
         """The folder of runs that are under way."""
         return self.out / "checkpoints"
+
+
+def spent(rows: Sequence[Row]) -> tuple[int, float, float, str]:
+    """How many runs, seconds of computing, seconds from the start of the first to the end of the last, and that end."""
+    ends = [datetime.fromisoformat(row.finished) for row in rows]
+    starts = [end - timedelta(seconds=row.seconds) for end, row in zip(ends, rows, strict=True)]
+    wall = (max(ends) - min(starts)).total_seconds() if rows else 0.0
+    return len(rows), sum(row.seconds for row in rows), wall, max((row.finished for row in rows), default="")
 
 
 class Runner:
@@ -121,6 +143,12 @@ class Runner:
         if len(self.store.damaged) > damaged:
             self.watch.say(f"{run}: its row in the store is damaged; it is done again")
         return result
+
+    def times(self, keys: Sequence[str]) -> tuple[int, float, float, str]:
+        """Of so many stored runs: how many, seconds of computing, from the first start to the last end, the end."""
+        wanted = set(keys)
+        rows = [] if self.store is None else [row for row in self.store.rows() if row.key in wanted]
+        return spent(rows)
 
     def clean(self, work: Sequence[Unit]) -> None:
         """Remove the checkpoints of units that are in the store, or that nobody will ask for again."""

@@ -13,7 +13,7 @@ class Bar:
         self.progress = Progress(
             BarColumn(),
             TaskProgressColumn(),
-            TextColumn("of {task.total} epochs,"),
+            TextColumn("of the work,"),
             TimeElapsedColumn(),
             TextColumn("so far,"),
             TimeRemainingColumn(),

@@ -31,6 +31,11 @@ Value = bool | int | float | str | list[float]
 """A hyper-parameter."""
 
 
+_Minimizing = Literal["ASA"]
+_MinMax = Literal["PDAda", "PDSM", "SGDA", "EpochSGDA", "PESSGDA", "PESAdaGrad"]
+_Beyond = Literal["SMB", "SOBA", "StocBiO", "TTSA", "BSA", "SCMA"]
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -45,6 +50,7 @@ class Data(_Part):
     imbalance: float | None = Field(default=None, gt=0, lt=1)
     subset: int | None = Field(default=None, ge=1)
     noise: float = Field(default=0.0, ge=0, lt=1)
+    """With ``loss = "cleaning"`` the share of wrong labels, drawn once."""
 
 
 class Model(_Part):
@@ -66,7 +72,7 @@ class Method(_Part):
 
     name: Name
     label: Annotated[str, Field(min_length=1, max_length=80)]
-    algorithm: Literal["ASA", "PDAda", "PDSM", "SGDA", "EpochSGDA", "PESSGDA", "PESAdaGrad"]
+    algorithm: _Minimizing | _MinMax | _Beyond
     decays: list[Literal["lr", "gamma"]] = []
     """What is multiplied by ``factor`` every ``every`` epochs. The methods with stages of their own need none."""
     options: dict[str, Value] = {}
@@ -93,11 +99,13 @@ class Tuning(_Part):
 
 
 class Claim(_Part):
-    """What the paper says: methods from the worst to the best in a recorded metric."""
+    """What the paper says, or we expect: methods from the worst to the best in a recorded metric."""
 
     text: Text
     metric: str
     order: list[str] = []
+    source: Literal["paper", "ours"] = "paper"
+    """Who says so."""
 
 
 class Spec(_Part):
@@ -108,7 +116,7 @@ class Spec(_Part):
     about: Text = ""
     scale: str = "paper"
     claim: Claim
-    loss: Literal["cross_entropy", "auc"]
+    loss: Literal["cross_entropy", "auc", "cleaning", "average_precision"]
     batch: int = Field(ge=1)
     epochs: int = Field(ge=1, le=100_000)
     metrics: list[str] = Field(min_length=1)

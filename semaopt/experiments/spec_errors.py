@@ -122,6 +122,8 @@ def _names(spec: Spec) -> Iterator[str]:
     if spec.together > 1 and spec.model.name not in VECTORISED:
         known = " and ".join(VECTORISED)
         yield f"together={spec.together}: only {known} are trained as one; leave it out for {spec.model.name}"
+    if spec.together > 1 and spec.loss not in ("cross_entropy", "auc"):
+        yield f"together={spec.together}: runs with loss = {spec.loss!r} are not trained as one; leave it out"
     names = [method.name for method in spec.methods]
     for name in {name for name in names if names.count(name) > 1}:
         yield f"methods: {name!r} is there twice; every method needs a name of its own"

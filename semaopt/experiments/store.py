@@ -33,6 +33,13 @@ CREATE TABLE curves (
   last REAL, PRIMARY KEY (key, metric)) WITHOUT ROWID;
 """
 
+#: Beside the runs: what was made of them, so that a page can be made again by another version of the program. A store
+#: without this table is an older one, and gets it when it is next written to.
+_RECORDS = """
+CREATE TABLE IF NOT EXISTS records (
+  key TEXT PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, content TEXT NOT NULL,
+  finished TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP, checksum TEXT NOT NULL) WITHOUT ROWID
+"""
 _MOVE = "if it is damaged, move it away: its runs are then done again"
 
 
@@ -51,8 +58,23 @@ class Result:
         return self.curves[metric][-1]
 
 
+@dataclass(frozen=True)
+class Row:
+    """A stored run: what it was, by which program, and when it ended."""
+
+    key: str
+    experiment: str
+    config: dict[str, Any]
+    program: dict[str, str]
+    seconds: float
+    finished: str
+    """UTC."""
+
+
 class Store:
     """Keeps results by the key of their run.
+
+    With ``read_only`` nothing is created and nothing is written.
 
     >>> import tempfile
     >>> with Store(Path(tempfile.mkdtemp()) / "runs.sqlite") as store:
@@ -62,13 +84,15 @@ class Store:
     (1.0, None)
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path, self.read_only = path, read_only
         self.damaged: list[str] = []
         """Keys of rows that were there but could not be trusted; their runs are done again."""
         with self._said():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, timeout=30, isolation_level=None)
+            if not read_only:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            address = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
+            self._db = sqlite3.connect(address, timeout=30, isolation_level=None, uri=True)
             self._open()
 
     def _open(self) -> None:
@@ -79,13 +103,17 @@ class Store:
         version = db.execute("PRAGMA user_version").fetchone()[0]
         kind = db.execute("PRAGMA application_id").fetchone()[0]
         empty = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0
-        if empty and version == kind == 0:
+        if empty and version == kind == 0 and not self.read_only:
             with self._transaction():
                 for statement in _TABLES.split(";\n"):
                     db.execute(statement)
+                db.execute(_RECORDS)
                 db.execute(f"PRAGMA application_id = {APPLICATION}")
                 db.execute(f"PRAGMA user_version = {SCHEMA}")
-        elif kind != APPLICATION or version != SCHEMA:
+        elif kind == APPLICATION and version == SCHEMA:
+            if not self.read_only:
+                db.execute(_RECORDS)
+        else:
             db.close()
             raise OutputError(
                 f"{self.path}: is not a store of this version (schema {version}, this program has {SCHEMA}); move it "
@@ -163,6 +191,39 @@ class Store:
             "INSERT INTO curves (key, metric, epochs, last) VALUES (?, ?, ?, ?)",
             [(key, metric, canonical(curve), _or_null(curve[-1])) for metric, curve in result.curves.items()],
         )
+
+    def keep(self, kind: str, name: str, key: str, content: Mapping[str, Any]) -> None:
+        """Keep a record of this kind under a key; one that is there is replaced."""
+        text = canonical(content)
+        with self._said(), self._transaction():
+            self._db.execute("DELETE FROM records WHERE key = ?", (key,))
+            self._db.execute(
+                "INSERT INTO records (key, kind, name, content, checksum) VALUES (?, ?, ?, ?, ?)",
+                (key, kind, name, text, digest([key, text])),
+            )
+
+    def records(self, kind: str) -> dict[str, dict[str, Any]]:
+        """The records of a kind by their keys, the oldest first; those that cannot be trusted are left out."""
+        query = "SELECT key, content, checksum FROM records WHERE kind = ? ORDER BY finished, name"
+        with self._said():
+            there = self._db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'records'").fetchone()[0]
+            rows = self._db.execute(query, (kind,)).fetchall() if there else []
+        self.damaged += [key for key, text, checksum in rows if checksum != digest([key, text])]
+        return {key: json.loads(text) for key, text, checksum in rows if checksum == digest([key, text])}
+
+    def rows(self) -> Iterator[Row]:
+        """All runs, in the order in which they ended."""
+        query = (
+            "SELECT key, experiment, config, fingerprint, seconds, finished FROM runs JOIN programs "
+            "ON runs.program = programs.id ORDER BY finished, key"
+        )
+        with self._said():
+            found = self._db.execute(query).fetchall()
+        for key, experiment, config, program, seconds, finished in found:
+            try:
+                yield Row(key, experiment, json.loads(config), json.loads(program), float(seconds), str(finished))
+            except (ValueError, TypeError):
+                self.damaged.append(key)
 
     def __len__(self) -> int:
         with self._said():

@@ -8,14 +8,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from semaopt.experiments import figure, ranks, report, training, tuning
+from semaopt.checks.figures import slug
+from semaopt.experiments import figure, markdown, ranks, records, report, theorem_figure, training, tuning
 from semaopt.experiments.files import finite, owned, write_whole
-from semaopt.experiments.results import Final, Finding, Results, Session, to_json
+from semaopt.experiments.results import Final, Finding, Origin, Results, Session, to_json
 from semaopt.experiments.runner import Place, Runner, Watch
 from semaopt.experiments.runs import Run, Unit, environment, make
-from semaopt.experiments.spec import Method, Spec
+from semaopt.experiments.spec import Method, Spec, shipped
 from semaopt.experiments.spec_errors import axes_of
 from semaopt.experiments.store import Store
+from semaopt.experiments.theorems import Parts, Theorems
 from semaopt.experiments.tuning import Point, Trial, Tuning
 from semaopt.experiments.workers import Engine
 
@@ -32,6 +34,8 @@ class Study:
         # The company of a vectorised run would change from rung to rung.
         self.together = 1 if halving or runner.place.machine.ranks > 1 else spec.together
         self.touched: dict[str, Unit] = {}
+        self.final_keys: list[list[str]] = []
+        """Of each method, in the order of the seeds."""
 
     def tuning_units(self, asked: Sequence[tuple[Method, Point]], until: int) -> list[Unit]:
         """The points asked for, in that order, each from all tuning seeds."""
@@ -86,19 +90,33 @@ class Study:
 
         return tuning.tune(self.spec, evaluate, self.methods)
 
-    def conduct(self) -> Finding:
-        """Tune, then run what was chosen."""
+    def conduct(self, command: str) -> Finding:
+        """Tune, then run what was chosen, and keep a record of it."""
+        found, finals = self.work()
+        self.runner.clean(list(self.touched.values()))
+        keys = [run.key for unit in self.touched.values() for run in unit.runs]
+        known = self.spec.name in shipped()
+        again = f"semaopt run {self.spec.name} --scale {self.spec.scale}" if known else command
+        origin = Origin(command, again, environment(), *self.runner.times(keys))
+        facts = training.task(self.spec.data.model_dump()).describe()
+        finding = Finding(self.spec, facts, finals, found, origin)
+        if self.runner.store is not None:
+            records.keep(self.runner.store, finding, self.final_keys)
+        return finding
+
+    def work(self) -> tuple[Tuning | None, tuple[Final, ...]]:
+        """The tuning, and the final runs of what was chosen."""
         found = None if self.spec.tuning is None else self.tune()
         chosen: list[Trial | None] = [None if found is None else found.best(method.name) for method in self.methods]
         points = [{} if trial is None else trial.values for trial in chosen]
         seeds = len(self.spec.seeds.final)
         self.runner.watch.say(f"{self.spec.name}: final runs, {seeds} seeds for each method")
-        results = self.runner.results(self.final_units(list(zip(self.methods, points, strict=True))))
+        units = self.final_units(list(zip(self.methods, points, strict=True)))
+        results = self.runner.results(units)
+        keys = [run.key for unit in units for run in unit.runs]
+        self.final_keys = [keys[i : i + seeds] for i in range(0, len(keys), seeds)]
         each = [tuple(results[i : i + seeds]) for i in range(0, len(results), seeds)]
-        finals = tuple(Final(*row) for row in zip(self.methods, chosen, each, strict=True))
-        self.runner.clean(list(self.touched.values()))
-        facts = training.task(self.spec.data.model_dump()).describe()
-        return Finding(self.spec, facts, finals, found)
+        return found, tuple(Final(*row) for row in zip(self.methods, chosen, each, strict=True))
 
 
 @contextmanager
@@ -112,23 +130,34 @@ def opened(place: Place) -> Iterator[Store | None]:
 
 
 def conduct(
-    specs: Sequence[Spec], place: Place, engine: Engine, watch: Watch, *, command: str, only: Sequence[str] = ()
+    specs: Sequence[Spec],
+    place: Place,
+    engine: Engine,
+    watch: Watch,
+    *,
+    command: str,
+    only: Sequence[str] = (),
+    parts: Parts | None = None,
 ) -> Results:
-    """All of them, on one runner."""
+    """All of them, and the theorem checks of ``parts``, on one runner."""
     started = time.perf_counter()
     with opened(place) as store:
         runner = Runner(store, engine, watch, place)
         studies = [Study(spec, runner, only) for spec in specs]
+        theorems = Theorems(parts, runner)
+        theorems.announce()
         for study in studies:
             study.announce()
         if runner.reused:
             watch.say(f"{runner.reused} runs were finished before and are reused")
-        findings = tuple(study.conduct() for study in studies)
+        checked = theorems.conduct()
+        findings = tuple(study.conduct(command) for study in studies)
         damaged = tuple(store.damaged) if store is not None else ()
     wall = time.perf_counter() - started
     session = Session(command, wall, runner.seconds, runner.computed, runner.reused, damaged)
     scales = dict.fromkeys(spec.scale for spec in specs)
-    return Results(", ".join(scales), findings, environment(), session)
+    notes = () if parts is None else tuple(parts.notes)
+    return Results(", ".join(scales), findings, environment(), session, checked, notes)
 
 
 def write(results: Results, out: Path) -> None:
@@ -137,6 +166,10 @@ def write(results: Results, out: Path) -> None:
         whole = figure.whole(finding)
         write_whole(out / f"{finding.name}.svg", whole.svg)
         write_whole(out / f"{finding.name}.png", whole.png)
+    drawn = {check.name: theorem_figure.panel(check) for check in results.checks}
+    for check in results.checks:
+        write_whole(out / f"check-{slug(check.name)}.svg", theorem_figure.whole(check))
     write_whole(out / "results.json", json.dumps(finite(to_json(results)), indent=1, allow_nan=False) + "\n")
+    write_whole(out / "results.md", markdown.text(results))
     panels = {finding.name: figure.panels(finding) for finding in results.findings}
-    write_whole(out / "report.html", report.page(results, panels))
+    write_whole(out / "report.html", report.page(results, panels, drawn))

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from semaopt.experiments import data, ranks
+from semaopt.experiments.beyond import Cleaner, Ranker
 from semaopt.experiments.checkpoint import Checkpoint
 from semaopt.experiments.files import canonical
 from semaopt.experiments.member import Member
@@ -77,7 +78,7 @@ def train(unit: Unit) -> list[Result]:
     kept = Checkpoint(unit.folder, unit.key)
     loaded = group.share(kept.load() if group.first else None)
     content = task(first.training["data"])
-    trainee: Trainee = Member(first, content) if len(unit.runs) == 1 else Members(unit.runs, content)
+    trainee = _trainee(unit, content)
     at = Progress(unit)
     if loaded is not None:
         trainee.load_state_dict(loaded["trainee"])
@@ -107,6 +108,17 @@ def train(unit: Unit) -> list[Result]:
         _result(curves, ok, unit.epochs if first.purpose == "final" else 1, seconds, tuple(kept.notes))
         for curves, ok in zip(at.curves, at.finite, strict=True)
     ]
+
+
+def _trainee(unit: Unit, content: data.Task) -> Trainee:
+    first, loss = unit.runs[0], unit.runs[0].training["loss"]
+    if loss in ("auc", "average_precision") and content.classes != 2:
+        raise data.DataError(f"loss = {loss!r}: {content.name} has {content.classes} classes; set data.binary = true")
+    if loss == "cleaning":
+        return Cleaner(first, content)
+    if loss == "average_precision":
+        return Ranker(first, content)
+    return Member(first, content) if len(unit.runs) == 1 else Members(unit.runs, content)
 
 
 def _epoch(trainee: Trainee, at: Progress, checkpoint: Any) -> None:

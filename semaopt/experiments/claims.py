@@ -1,0 +1,75 @@
+"""Which claims came out: each comparison that a claim is made of, its interval, and the noise of the seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from semaopt.experiments.compare import Comparison
+from semaopt.experiments.results import Finding
+
+Outcome = Literal["came out", "within noise", "the other way", "not comparable", "in part", "measured"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison of a claim."""
+
+    statement: str
+    outcome: Outcome
+    difference: str
+    """With its interval."""
+    deviations: str
+    """The difference against the noise of the seeds."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of the claim of a figure."""
+
+    outcome: Outcome
+    counted: str
+    rows: tuple[Row, ...]
+
+
+def verdict(finding: Finding) -> Verdict:
+    """Of the claim's order, each method but the first against all below it; a claim without an order is measured."""
+    rows = tuple(_row(finding, one) for one in comparisons(finding))
+    if not rows:
+        return Verdict("measured", "", (Row(_measured(finding), "measured", "", ""),))
+    out = sum(row.outcome == "came out" for row in rows)
+    return Verdict(_together([row.outcome for row in rows]), f"{out} of {len(rows)}", rows)
+
+
+def comparisons(finding: Finding) -> list[Comparison]:
+    """The pairs that a claim speaks of. Methods outside of its order stand beside the first."""
+    order, metric = finding.order, finding.spec.claim.metric
+    if len(order) < 2:
+        return []
+    rivals = [order[0], *(final.method.name for final in finding.finals if final.method.name not in order)]
+    pairs = [(name, rival) for name in order[1:] for rival in rivals]
+    pairs += [(order[k], order[j]) for k in range(2, len(order)) for j in range(1, k)]
+    return [finding.compare(metric, name, against) for name, against in pairs]
+
+
+def _row(finding: Finding, one: Comparison) -> Row:
+    better = finding.better(one.metric)
+    against = {"lower": "higher", "higher": "lower"}[better]
+    outcomes: dict[str, Outcome] = {better: "came out", against: "the other way", "no clear difference": "within noise"}
+    statement = f"{finding.label(one.method)} ends {better} than {finding.label(one.against)}"
+    noise = "" if one.deviations is None else f"{one.deviations:+.1f}"
+    return Row(statement, outcomes.get(one.verdict, "not comparable"), one.text, noise)
+
+
+def _together(outcomes: Sequence[Outcome]) -> Outcome:
+    if len(set(outcomes)) == 1:
+        return outcomes[0]
+    if "came out" in outcomes:
+        return "in part"
+    return "the other way" if "the other way" in outcomes else "within noise"
+
+
+def _measured(finding: Finding) -> str:
+    """What is said where nothing is compared."""
+    return finding.headline.partition(": ")[2]

@@ -1,0 +1,86 @@
+"""What the commands share: how they refuse, how they show where they are, how they end."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from semaopt.experiments.show import Bar
+
+INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
+
+
+def one_of(option: str, value: str, known: Iterable[str]) -> None:
+    known = list(known)
+    if value not in known:
+        raise typer.BadParameter(f"{value!r} is unknown; there is: {', '.join(known)}", param_hint=option)
+
+
+def writable(out: Path) -> None:
+    """Fail before the work, not after it."""
+    hint = "--out"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            return
+    except (FileExistsError, NotADirectoryError) as error:
+        raise typer.BadParameter(f"{str(out)!r} is not a directory, or lies below a file", param_hint=hint) from error
+    except OSError as error:
+        raise typer.BadParameter(f"{str(out)!r} cannot be written to: {error.strerror}", param_hint=hint) from error
+
+
+@contextmanager
+def told(bar: Bar, command: str, place: str = "--out") -> Iterator[None]:
+    """Show progress, and end with a line and a status for all that people can do something about."""
+    from semaopt.experiments.data import DataError
+    from semaopt.experiments.files import OutputError
+    from semaopt.experiments.runner import RunsError
+    from semaopt.experiments.spec_errors import SpecError
+
+    try:
+        with bar.progress:
+            yield
+    except KeyboardInterrupt:
+        bar.say(f"Interrupted; what is finished is kept, what is under way goes on where it was. To go on: {command}")
+        raise typer.Exit(INTERRUPTED) from None
+    except RunsError as error:
+        bar.say(f"{error}\nAll other runs are kept. To try these again: {command}")
+        raise typer.Exit(1) from None
+    except OutputError as error:
+        raise typer.BadParameter(str(error), param_hint=place) from error
+    except (SpecError, DataError) as error:
+        bar.say(f"Error: {error}")
+        raise typer.Exit(2) from None
+
+
+#: Modules of the extra that are imported only when work is under way, perhaps in another process.
+_LATE = ("matplotlib", "optuna", "scipy", "sklearn")
+
+
+def start() -> tuple[str, Bar]:
+    for name in _LATE:  # fail before the work, not after it
+        if importlib.util.find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    return shlex.join(["semaopt", *sys.argv[1:]]), Bar(Console(stderr=True))
+
+
+def conclude(bar: Bar, results: Any, out: Path) -> None:
+    session = results.session
+    bar.say(f"{session.computed} runs done, {session.reused} reused, in {session.wall_seconds:.0f} s")
+    if results.checks:
+        failed = [check.name for check in results.checks if not check.passed]
+        claims = sum(len(check.lines) for check in results.checks)
+        verdict = f"FAIL: {', '.join(failed)}" if failed else "all PASS"
+        bar.say(f"Theorems: {len(results.checks)} checks, {claims} claims, {verdict}.")
+    for finding in results.findings:
+        bar.say(f"{finding.headline}.\n  {finding.evidence}.")
+    typer.echo(out / "report.html")

@@ -1,0 +1,213 @@
+"""The section of one figure on the page: protocol, curves, comparisons, tuning, every seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from semaopt.checks.figures import COLOURS
+from semaopt.experiments.compare import CONFIDENCE, Comparison, mean_and_std, number
+from semaopt.experiments.figure import shown
+from semaopt.experiments.metrics import is_share
+from semaopt.experiments.page import table
+from semaopt.experiments.results import Final, Finding
+from semaopt.experiments.tuning import Trial, Tuning
+
+
+def section(finding: Finding, panels: Mapping[str, str]) -> str:
+    """All of it; ``panels`` are the SVG elements that :mod:`semaopt.experiments.figure` drew."""
+    parts = [
+        f'<h2 id="{escape(finding.name)}">{escape(finding.spec.title)}</h2>',
+        f'<p class="soft">{escape(finding.headline)}. {escape(finding.evidence)}.</p>',
+        _protocol(finding),
+        _figure(finding, panels),
+        _summary(finding),
+        *(_comparisons(finding, metric) for metric in shown(finding)),
+        _PAIRS,
+        *(["<h3>Tuning</h3>", _tuning(finding, finding.tuning)] if finding.tuning is not None else []),
+        "<h3>Every seed</h3>",
+        "".join(_seeds(finding, metric) for metric in finding.spec.metrics),
+    ]
+    return "\n".join(parts)
+
+
+CLAIMED = {"paper": "The paper", "ours": "Beyond the paper"}
+
+
+def _protocol(finding: Finding) -> str:
+    spec, sizes = finding.spec, finding.facts.get("sizes", {})
+    counts = ", ".join(f"{count} {name}" for name, count in sizes.items()) or "sizes not stored"
+    options = ", ".join(f"{name} {value}" for name, value in spec.model.options.items())
+    words = "share of wrong labels" if spec.loss == "cleaning" else "label noise"
+    noise = f", {words} {spec.data.noise:g}" if spec.data.noise else ""
+    rows = [("", [_name(finding, final.method.name), *_method(final)]) for final in finding.finals]
+    return (
+        f"<p>{escape(spec.about)}</p><p>{CLAIMED[spec.claim.source]}: {escape(spec.claim.text)}</p>"
+        f"<p>Data {escape(spec.data.name)} ({escape(counts)}{noise}), model {escape(spec.model.name)}"
+        f"{escape(f' ({options})' if options else '')}, loss {escape(spec.loss)}, batch {spec.batch}, {spec.epochs} "
+        f"epochs, {len(finding.seeds)} seeds.</p>"
+        + table("The methods, and what is fixed for each.", ("method", "algorithm", "decays", "fixed"), rows)
+    )
+
+
+def _method(final: Final) -> list[str]:
+    method = final.method
+    fixed = ", ".join(f"{name} {value_text(value)}" for name, value in method.options.items())
+    return [escape(method.algorithm), escape(", ".join(method.decays)) or "nothing", fixed]
+
+
+def value_text(value: Any) -> str:
+    """A hyper-parameter, escaped."""
+    return f"{value:.3g}" if isinstance(value, float) else escape(str(value))
+
+
+def _figure(finding: Finding, panels: Mapping[str, str]) -> str:
+    drawn = "".join(
+        svg.replace("<svg", f'<svg role="img" aria-label="{escape(finding.metric_name(metric))} against epochs"', 1)
+        for metric, svg in panels.items()
+    )
+    return (
+        f'<figure><div class="panels">{drawn}</div><figcaption>Mean and one standard deviation over '
+        f"{len(finding.seeds)} seeds; on logarithmic axes, of the logarithm. What is called training is the whole "
+        "training set, measured after each epoch.</figcaption></figure>"
+    )
+
+
+def _name(finding: Finding, name: str) -> str:
+    k = [final.method.name for final in finding.finals].index(name)
+    colour = f"--method-{k % len(COLOURS)}"
+    return f'<i class="swatch" style="background: var({colour})"></i>{escape(finding.label(name))}'
+
+
+def spread_text(values: Sequence[float], percent: bool = False) -> str:
+    """The mean and the standard deviation."""
+    mean, std = mean_and_std(values)
+    if not math.isfinite(mean):
+        return "diverged"
+    if percent:
+        mean, std = 100 * mean, 100 * std
+    first, second = (f"{mean:.2f}", f"{std:.2f}") if percent else (number(mean, 3), number(std))
+    return first if math.isnan(std) else f"{first} ± {second}"
+
+
+def titled(finding: Finding, metric: str) -> str:
+    """The metric with its unit."""
+    return finding.metric_name(metric) + (", %" if is_share(metric) else "")
+
+
+def tuned_axes(finding: Finding) -> list[str]:
+    """What is tuned for any of the methods."""
+    return list(dict.fromkeys(name for final in finding.finals for name in final.values))
+
+
+def _summary(finding: Finding) -> str:
+    metrics, axes = finding.spec.metrics, tuned_axes(finding)
+
+    def cells(final: Final) -> list[str]:
+        spreads = [spread_text(final.last(metric), percent=is_share(metric)) for metric in metrics]
+        return [_name(finding, final.method.name), *spreads, *(value_text(final.values.get(name, "")) for name in axes)]
+
+    head = ("method", *(titled(finding, metric) for metric in metrics), *map(axis_name, axes))
+    caption = f"After the last epoch, mean ± standard deviation over {len(finding.seeds)} seeds, with the tuned values."
+    return table(caption, head, (("", cells(final)) for final in finding.finals), sorts=True)
+
+
+def _comparisons(finding: Finding, metric: str) -> str:
+    def cells(c: Comparison) -> list[str]:
+        pair = f"{escape(finding.label(c.method))} against {escape(finding.label(c.against))}"
+        noise = "" if c.deviations is None else f"{c.deviations:+.1f}"
+        return [pair, c.text, escape(c.verdict), noise]
+
+    found = finding.comparisons(metric)
+    kind = "ratio" if found and found[0].is_ratio else "difference"
+    head = ("paired over seeds", f"{finding.metric_name(metric)}, {kind}", "it is", "in seed deviations")
+    caption = f"{_capital(finding.metric_name(metric))}; in brackets {CONFIDENCE:.0%} intervals (Student's)."
+    return table(caption, head, (("", cells(c)) for c in found))
+
+
+_PAIRS = (
+    '<p class="soft">Equal seeds start from equal networks and see the data in the same order. The intervals cover the '
+    "choice of the seed, each for itself; they do not cover the choice of the split, nor the luck of the tuning.</p>"
+)
+
+
+def _tuning(finding: Finding, tuning: Tuning) -> str:
+    budget = {len(trials) for trials in tuning.trials.values()}
+    each = f"{min(budget)}" if len(budget) == 1 else f"{min(budget)} to {max(budget)} different"
+    options = finding.spec.tuning
+    rounds = 0 if options is None else options.rounds
+    sampler = "the whole grid" if options is None or options.sampler == "grid" else "proposed by tree estimators (TPE)"
+    notes = [
+        f"{each} trials for each method, {sampler}, {len(finding.spec.seeds.tuning)} seeds each, none of them a final "
+        f"one. The trial with the best {escape(finding.metric_name(options.metric if options else 'valid_loss'))} "
+        "after the last epoch is chosen. The test set is not looked at. "
+        f"An axis grows, for all methods alike and at most {_times(rounds)}, while a best value lies on its edge and "
+        "is better than inside by more than the noise of the seeds."
+    ]
+    notes += [
+        f"The best {axis_name(e.axis)} of {_labels(finding, e.because)} lay on the edge: {axis_name(e.axis)} {e.value:.3g} was "
+        "added for all methods."
+        for e in tuning.extensions
+    ]
+    notes += [
+        f"The best {axis_name(axis)} of {_labels(finding, names)} still lies on the edge, {tuning.grid[axis][end]:.3g}."
+        for (axis, end), names in tuning.on_edge.items()
+    ]
+    items = "".join(f"<p>{note}</p>" for note in notes)
+    return items + "".join(_trials(finding, final, tuning) for final in finding.finals)
+
+
+def _times(count: int) -> str:
+    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+_AXES = {
+    "g0": "G0",
+    "beta": "first β",
+    "dual_lr": "dual lr",
+    "lower_lr": "lower lr",
+    "every": "decay every, epochs",
+    "factor": "decay factor",
+}
+
+
+def axis_name(name: str) -> str:
+    """A hyper-parameter as people call it."""
+    return _AXES.get(name, name)
+
+
+def _labels(finding: Finding, names: Iterable[str]) -> str:
+    return " and ".join(escape(finding.label(name)) for name in names)
+
+
+def _trials(finding: Finding, final: Final, tuning: Tuning) -> str:
+    trials = sorted(tuning.trials[final.method.name].values(), key=lambda trial: trial.order)
+    axes = list(final.values)
+
+    def cells(trial: Trial) -> list[str]:
+        values = [value_text(trial.values.get(name, "")) for name in axes]
+        note = [] if trial.pruned is None else [f" (given up after epoch {trial.pruned})"]
+        return [*values, number(trial.mean, 4) + "".join(note), *(number(value, 4) for value in trial.measured)]
+
+    seeds = [f"seed {seed}" for seed in finding.spec.seeds.tuning]
+    rows = (("chosen" if trial == final.chosen else "", cells(trial)) for trial in trials)
+    table = table("On the validation part, best first.", (*map(axis_name, axes), "mean", *seeds), rows, sorts=True)
+    return f"<details><summary>{_name(finding, final.method.name)}: {len(trials)} trials</summary>{table}</details>"
+
+
+def _seeds(finding: Finding, metric: str) -> str:
+    def cell(value: float) -> str:
+        if is_share(metric):
+            return f"{100 * value:.2f}" if math.isfinite(value) else "diverged"
+        return number(value, 3)
+
+    columns = [[cell(value) for value in final.last(metric)] for final in finding.finals]
+    rows = (("", [str(seed), *row]) for seed, row in zip(finding.seeds, zip(*columns, strict=True), strict=True))
+    head = ("seed", *(final.method.label for final in finding.finals))
+    return table(f"{_capital(titled(finding, metric))}, after the last epoch.", head, rows, sorts=True)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,71 @@
+"""The theorem checks among the runs of a reproduction: done once, kept, counted in the same progress."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from semaopt import checks
+from semaopt.checks.result import Result as Check
+from semaopt.experiments import records
+from semaopt.experiments.files import digest
+from semaopt.experiments.runner import Runner, RunsError
+from semaopt.experiments.runs import fingerprint
+from semaopt.experiments.spec import Spec
+from semaopt.experiments.workers import Failure
+
+_EPOCHS = 20  # what a check counts for in the progress
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a reproduction consists of, and what was left out."""
+
+    specs: tuple[Spec, ...]
+    checks: tuple[str, ...] = ()
+    quick: bool = True
+    """Whether the checks are the short ones."""
+    notes: tuple[str, ...] = ()
+
+
+class Theorems:
+    """The checks of a reproduction on one runner."""
+
+    def __init__(self, parts: Parts | None, runner: Runner) -> None:
+        first = parts is not None and runner.store is not None  # other processes of a group have no part in it
+        self.names = parts.checks if parts is not None and first else ()
+        self.quick, self.runner = parts is None or parts.quick, runner
+        self.found: dict[str, Check] = {}
+
+    def _key(self, name: str) -> str:
+        return digest([records.CHECK, name, self.quick, fingerprint()])
+
+    def announce(self) -> None:
+        """Look up which are stored, and plan the others."""
+        if not self.names or self.runner.store is None:
+            return
+        kept = self.runner.store.records(records.CHECK)
+        for name in self.names:
+            try:
+                self.found[name] = records.check(kept[self._key(name)])
+            except (KeyError, records.Unreadable):  # not there, or of another version
+                self.runner.watch.plan(_EPOCHS)
+
+    def conduct(self) -> tuple[Check, ...]:
+        """The results of all, in their order; those that are missing are run."""
+        missing = [name for name in self.names if name not in self.found]
+        if missing:
+            self.runner.watch.say(f"{len(missing)} theorem checks")
+        failed = []
+        work = partial(checks.run_one, quick=self.quick)
+        for name, done in self.runner.engine.do(work, missing, lambda _: None):
+            if isinstance(done, Failure):
+                failed.append(f"check {name}: {done.reason}")
+                continue
+            assert self.runner.store is not None  # else there are no names
+            self.runner.store.keep(records.CHECK, name, self._key(name), done.plain())
+            self.found[name] = done
+            self.runner.watch.done(_EPOCHS)
+        if failed:
+            raise RunsError("\n".join([f"{len(failed)} of {len(missing)} checks could not be done:", *failed]))
+        return tuple(self.found[name] for name in self.names)
