@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from semaopt.experiments.compare import Comparison
+from semaopt.experiments.compare import Comparison, signed
 from semaopt.experiments.results import Finding
 
 Outcome = Literal["came out", "within noise", "the other way", "not comparable", "in part", "measured"]
@@ -53,12 +53,29 @@ def comparisons(finding: Finding) -> list[Comparison]:
     return [finding.compare(metric, name, against) for name, against in pairs]
 
 
+def tally(findings: Sequence[Finding]) -> str:
+    """How many of all comparisons came out, in words."""
+    rows = [row for finding in findings for row in verdict(finding).rows if row.outcome != "measured"]
+    counts = {kind: sum(row.outcome == kind for row in rows) for kind in dict.fromkeys(row.outcome for row in rows)}
+    return f"Of {len(rows)} comparisons " + ", ".join(
+        f"{counts[kind]} {words}" for kind, words in _TALLY.items() if kind in counts
+    )
+
+
+_TALLY = {
+    "came out": "came out as claimed",
+    "within noise": "lie within noise",
+    "the other way": "came out the other way",
+    "not comparable": "cannot be made (a seed diverged, or there is only one)",
+}
+
+
 def _row(finding: Finding, one: Comparison) -> Row:
     better = finding.better(one.metric)
     against = {"lower": "higher", "higher": "lower"}[better]
     outcomes: dict[str, Outcome] = {better: "came out", against: "the other way", "no clear difference": "within noise"}
     statement = f"{finding.label(one.method)} ends {better} than {finding.label(one.against)}"
-    noise = "" if one.deviations is None else f"{one.deviations:+.1f}"
+    noise = "" if one.deviations is None else signed(one.deviations)
     return Row(statement, outcomes.get(one.verdict, "not comparable"), one.text, noise)
 
 
@@ -72,4 +89,4 @@ def _together(outcomes: Sequence[Outcome]) -> Outcome:
 
 def _measured(finding: Finding) -> str:
     """What is said where nothing is compared."""
-    return finding.headline.partition(": ")[2]
+    return finding.headline.removeprefix(f"{finding.spec.title}: ")

@@ -31,19 +31,22 @@ def results(folders: Sequence[Path], command: str) -> Results:
     findings: dict[tuple[str, str], Finding] = {}
     checks: dict[str, Check] = {}
     notes: list[str] = []
+    unfinished: dict[str, str] = {}
     for folder in folders:
         with opened(folder) as store:
-            for one in _findings(folder, store, notes):
+            for one in _findings(folder, store, notes, unfinished):
                 findings[one.name, one.spec.scale] = one
             for content in store.records(records.CHECK).values():
                 try:
                     check = records.check(content)
-                except records.Unreadable as error:
+                except records.UnreadableError as error:
                     notes.append(f"{folder}: a theorem check cannot be read ({error})")
                     continue
                 checks[check.name] = check
             if store.damaged:
                 notes.append(f"{folder}: {len(store.damaged)} damaged rows of the store were left out")
+    there = {name for name, _ in findings}
+    notes += [note for name, note in unfinished.items() if name not in there]
     listed = sorted(_distinct(list(findings.values())), key=_place)
     runs, seconds = sum(one.origin.runs for one in listed), sum(one.origin.seconds for one in listed)
     scales = ", ".join(dict.fromkeys(one.spec.scale for one in listed))
@@ -56,8 +59,8 @@ def opened(folder: Path) -> Store:
     path = folder / study.STORE
     if not path.is_file():
         raise OutputError(
-            f"{folder}: is no result folder, it holds no {study.STORE}; give a folder that semaopt reproduce, run or tune "
-            "has written (its --out)"
+            f"{folder}: is no result folder, it holds no {study.STORE}; give a folder that semaopt reproduce, run or "
+            "tune has written (its --out)"
         )
     return Store(path, read_only=True)
 
@@ -75,12 +78,12 @@ def _distinct(findings: Sequence[Finding]) -> Iterator[Finding]:
         yield replace(one, spec=one.spec.model_copy(update={"name": name}))
 
 
-def _findings(folder: Path, store: Store, notes: list[str]) -> Iterator[Finding]:
+def _findings(folder: Path, store: Store, notes: list[str], unfinished: dict[str, str]) -> Iterator[Finding]:
     known = set()
     for content in store.records(records.STUDY).values():
         try:
             one = records.finding(store, content)
-        except records.Unreadable as error:
+        except records.UnreadableError as error:
             notes.append(f"{folder}: a record of a study cannot be read ({error})")
             continue
         known.add(one.spec.name)
@@ -88,14 +91,14 @@ def _findings(folder: Path, store: Store, notes: list[str]) -> Iterator[Finding]
     rows = list(store.rows())
     for name in dict.fromkeys(row.experiment for row in rows):
         if name not in known:
-            yield from _replayed(folder, store, name, rows, notes)
+            yield from _replayed(folder, store, name, rows, unfinished)
 
 
 # A store that has no record of a study: it was written by an older version, or the study is not finished. The study is
 # then done once more with a runner that only looks up, by configuration, whatever program made the runs.
 
 
-class _Missing(Exception):
+class _MissingRunError(Exception):
     """A run that a study asks for is not stored; the argument says how many were."""
 
 
@@ -111,7 +114,7 @@ class _LookUp(Runner):
         keys = [_key(run.config) for unit in work for run in unit.runs]
         self.found += sum(key in self.known for key in keys)
         if not all(key in self.known for key in keys):
-            raise _Missing(self.found)
+            raise _MissingRunError(self.found)
         return [self.known[key] for key in keys]
 
 
@@ -120,7 +123,9 @@ def _key(config: dict[str, Any]) -> str:
     return digest({**config, "together": None})
 
 
-def _replayed(folder: Path, store: Store, name: str, rows: Sequence[Row], notes: list[str]) -> Iterator[Finding]:
+def _replayed(
+    folder: Path, store: Store, name: str, rows: Sequence[Row], unfinished: dict[str, str]
+) -> Iterator[Finding]:
     written = _written(folder, name)
     candidates = [*([written[0]] if written is not None else []), *_shipped(name)]
     programs = list(dict.fromkeys(digest(row.program) for row in reversed(rows) if row.experiment == name))
@@ -134,7 +139,7 @@ def _replayed(folder: Path, store: Store, name: str, rows: Sequence[Row], notes:
             one = study.Study(spec, runner)
             try:
                 tuning, finals = one.work()
-            except _Missing as missing:
+            except _MissingRunError as missing:
                 most, scale = max((most, scale), (int(missing.args[0]), spec.scale))
                 continue
             used = {_key(run.config) for unit in one.touched.values() for run in unit.runs}
@@ -145,10 +150,10 @@ def _replayed(folder: Path, store: Store, name: str, rows: Sequence[Row], notes:
             yield Finding(spec, facts, finals, tuning, origin)
             return
     if not candidates:
-        notes.append(f"{name}: is no shipped spec and {folder} holds no record of it; semaopt run it again there")
+        unfinished[name] = f"{name}: is no shipped spec and {folder} holds no record of it; semaopt run it again there"
     else:
         go_on = f"semaopt run {name} --scale {scale} --out {folder}"
-        notes.append(f"{name}: is not finished in {folder}, and left out; to go on: {go_on}")
+        unfinished[name] = f"{name}: is not finished in {folder}, and left out; to go on: {go_on}"
 
 
 def _shipped(name: str) -> list[Spec]:

@@ -102,6 +102,15 @@ def deviations(a: Sequence[float], b: Sequence[float], is_ratio: bool = False) -
     return (first - second) / noise if noise > 0 else None
 
 
+def signed(value: float) -> str:
+    """One digit after the point, with its sign.
+
+    >>> signed(2.34), signed(-0.01)
+    ('+2.3', '0.0')
+    """
+    return "0.0" if abs(value) < 0.05 else f"{value:+.1f}"
+
+
 def number(value: float, digits: int = 2) -> str:
     """A few significant digits, without an exponent where it reads well.
 
@@ -144,6 +153,7 @@ def headline(
     first: Sequence[Comparison],
     steps: Sequence[Comparison],
     better: str,
+    *,
     whose: str = "the paper's",
 ) -> str:
     """What the last values say on an order.

@@ -47,13 +47,15 @@ def _claims(findings: Sequence[Finding]) -> list[str]:
         "1). The last column has the difference against the standard deviation of single seeds. The intervals stand "
         "each for itself."
     )
-    return ["## Which claims came out", about, _table(head, rows)]
+    return ["## Which claims came out", f"{claims.tally(findings)}.", about, _table(head, rows)]
 
 
 def _checks(checks: Sequence[Check]) -> list[str]:
     rows = [
-        [check.name, check.theorem, line.claim, f"{line.measured:.3g}", f"{line.promised:.3g}", line.margin]
-        + ["PASS" if line.passed else "FAIL"]
+        [
+            *(check.name, check.theorem, line.claim, f"{line.measured:.3g}", f"{line.promised:.3g}"),
+            *(line.margin, "PASS" if line.passed else "FAIL"),
+        ]
         for check in checks
         for line in check.lines
     ]

@@ -34,12 +34,14 @@ li { margin-bottom: .5rem; }
 table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
 .about { margin: 1.2rem 0 .2rem; }
 th, td { padding: .28rem .9rem .28rem 0; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child, .text, tbody th { text-align: left; }
-td.text { white-space: normal; min-width: 14rem; }
+th:first-child, td:first-child, .left, .text, tbody th { text-align: left; }
+td.text { white-space: normal; min-width: 15rem; }
 thead th { font-weight: 600; vertical-align: bottom; }
 tbody th { font-weight: 400; }
-.claims tbody th { vertical-align: top; white-space: normal; min-width: 11rem; font-weight: 600; }
-.claims tbody th small { font-weight: 400; color: var(--soft); display: block; }
+.claims { width: 100%; }
+.claims tbody th { white-space: normal; padding-top: 1.1rem; font-weight: 600; }
+.claims tbody th small { font-weight: 400; color: var(--soft); display: block; max-width: min(44rem, 88vw); }
+.claims td { vertical-align: top; }
 tr.chosen td, tr.chosen th { background: var(--mark); font-weight: 600; }
 .good { color: var(--good); font-weight: 600; }
 .bad { color: var(--bad); font-weight: 600; }
@@ -52,7 +54,8 @@ i.swatch { display: inline-block; width: .8em; height: .8em; border-radius: 2px;
 code, pre { font: .88rem/1.5 ui-monospace, monospace; }
 pre { border: 1px solid var(--line); border-radius: 6px; padding: .6rem .8rem; overflow-x: auto; }
 summary { cursor: pointer; margin: .6rem 0; }
-@media (max-width: 40rem) { ul { padding-left: 1.2rem; } tbody th { white-space: normal; min-width: 9rem; } }
+@media (max-width: 40rem) { ul { padding-left: 1.2rem; } tbody th { white-space: normal; min-width: 9rem; }
+  td.text { min-width: 9.5rem; } th, td { padding-right: .6rem; } }
 """
 )
 

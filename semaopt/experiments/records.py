@@ -18,7 +18,7 @@ from semaopt.experiments.tuning import Extension, Trial, Tuning
 STUDY, CHECK = "study", "check"
 
 
-class Unreadable(ValueError):
+class UnreadableError(ValueError):
     """A record that this version does not understand, or whose runs are gone."""
 
 
@@ -56,7 +56,7 @@ def finding(store: Store, content: Mapping[str, Any]) -> Finding:
         tuning = None if kept is None else _read_tuning(kept)
         return Finding(spec, content["facts"], finals, tuning, Origin(**content["origin"]))
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
-        raise Unreadable(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
+        raise UnreadableError(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
 
 
 def _final(store: Store, spec: Spec, one: Mapping[str, Any]) -> Final:
@@ -64,10 +64,10 @@ def _final(store: Store, spec: Spec, one: Mapping[str, Any]) -> Final:
     for key in one["runs"]:
         result = store.get(key)
         if result is None:
-            raise Unreadable(f"run {key[:12]} is missing or damaged")
+            raise UnreadableError(f"run {key[:12]} is missing or damaged")
         runs.append(result)
     if len(runs) != len(spec.seeds.final):
-        raise Unreadable(f"{len(runs)} runs for {len(spec.seeds.final)} seeds")
+        raise UnreadableError(f"{len(runs)} runs for {len(spec.seeds.final)} seeds")
     return Final(spec.method(one["method"]), None if one["chosen"] is None else _trial(one["chosen"]), tuple(runs))
 
 
@@ -95,7 +95,7 @@ def check(content: Mapping[str, Any]) -> Check:
         named = (content["name"], content["theorem"])
         return Check(*named, lines, figure, content["settings"], float(content["seconds"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Unreadable(f"{type(error).__name__}: {error}") from error
+        raise UnreadableError(f"{type(error).__name__}: {error}") from error
 
 
 def _numbers(one: Mapping[str, Any], *names: str) -> dict[str, float]:

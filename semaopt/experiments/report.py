@@ -39,8 +39,8 @@ def _notes(results: Results) -> str:
 
 
 def _claims(findings: Sequence[Finding]) -> str:
-    """The summary: a row for each comparison, the rows of a figure under its head."""
-    head = ("figure", "comparison", "outcome", f"paired difference, {CONFIDENCE:.0%} interval", "in seed deviations")
+    """The summary: a row for each comparison, those of a figure under its claim."""
+    head = ("comparison", "outcome", f"paired difference, {CONFIDENCE:.0%} interval", "in seed deviations")
     heads = "".join(f'<th scope="col"{_left(k)}>{escape(name)}</th>' for k, name in enumerate(head))
     body = "".join(_claim(finding) for finding in findings)
     about = (
@@ -49,30 +49,31 @@ def _claims(findings: Sequence[Finding]) -> str:
         "deviation of single seeds. The intervals stand each for itself: of twenty, one misses by chance."
     )
     return (
+        f"<p><b>{escape(claims.tally(findings))}.</b></p>"
         f'<p class="soft about">{about}</p><div class="wide" tabindex="0" role="region" aria-label="Claims">'
         f'<table class="claims" aria-label="Claims"><thead><tr>{heads}</tr></thead>{body}</table></div>'
     )
 
 
 def _left(k: int) -> str:
-    return ' class="text"' if k in (1, 2) else ""
+    return ' class="left"' if k < 2 else ""
 
 
 def _claim(finding: Finding) -> str:
     found = claims.verdict(finding)
     counted = f" ({found.counted})" if found.counted else ""
     title = (
-        f'<th scope="rowgroup" rowspan="{len(found.rows)}"><a href="#{escape(finding.name)}">'
-        f"{escape(finding.spec.title)}</a><small>{escape(finding.name)}, {escape(finding.spec.scale)} scale, "
-        f"{len(finding.seeds)} seeds</small><small>{CLAIMED[finding.spec.claim.source]}: "
-        f"{escape(finding.spec.claim.text)}</small>{_verdict(found.outcome, counted)}</th>"
+        f'<tr><th scope="rowgroup" colspan="4"><a href="#{escape(finding.name)}">{escape(finding.spec.title)}</a>: '
+        f"{_verdict(found.outcome, counted)}<small>{CLAIMED[finding.spec.claim.source]}: "
+        f"{escape(finding.spec.claim.text)} ({escape(finding.name)}, {escape(finding.spec.scale)} scale, "
+        f"{len(finding.seeds)} seeds)</small></th></tr>"
     )
     rows = [
-        f'<td class="text">{escape(row.statement)}</td><td class="text">{_verdict(row.outcome)}</td>'
+        f'<td class="text">{escape(row.statement)}</td><td class="left">{_verdict(row.outcome)}</td>'
         f"<td>{escape(row.difference)}</td><td>{escape(row.deviations)}</td>"
         for row in found.rows
     ]
-    return "<tbody>" + "".join(f"<tr>{title if k == 0 else ''}{row}</tr>" for k, row in enumerate(rows)) + "</tbody>"
+    return f"<tbody>{title}{''.join(f'<tr>{row}</tr>' for row in rows)}</tbody>"
 
 
 def _verdict(outcome: str, more: str = "") -> str:
@@ -85,7 +86,7 @@ def _checks(checks: Sequence[Check], drawn: Mapping[str, str]) -> str:
     head = ("check", "theorem", "claim", "measured", "promised", "margin", "")
     caption = (
         f"{passed} of {len(checks)} checks pass, {count} claims: bounds and rates of each theorem on problems whose "
-        "constants are known. A margin is how many times the bound exceeds what was measured, or the room of an exponent."
+        "constants are known. A margin is how often what was measured fits into the bound, or the room of an exponent."
     )
     others = [check for check in checks if check.name != _COUNTEREXAMPLE]
     example = "".join(_drawn(check, drawn) for check in checks if check.name == _COUNTEREXAMPLE)
@@ -96,8 +97,8 @@ def _checks(checks: Sequence[Check], drawn: Mapping[str, str]) -> str:
         f'<h3>The counter-example</h3><div class="checks">{example}</div>' if example else "",
         f'<details><summary>Figures of the other {len(others)} checks</summary><div class="checks">{figures}</div>'
         "</details>",
-        "<p>To run them again: <code>semaopt check</code> (each theorem by its name: <code>semaopt check thm:2</code>), "
-        "or in small <code>semaopt reproduce --only checks</code>.</p>",
+        "<p>To run them again: <code>semaopt check</code> (one theorem: <code>semaopt check thm:2</code>), or in small "
+        "<code>semaopt reproduce --only checks</code>.</p>",
     ]
     return "\n".join(parts)
 

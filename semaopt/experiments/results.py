@@ -144,7 +144,7 @@ class Finding:
         steps = [self.compare(metric, b, a) for a, b in pairwise(order)]
         labels = [self.label(name) for name in order]
         whose = "the paper's" if self.spec.claim.source == "paper" else "the expected"
-        said = compare.headline(labels, self.metric_name(metric), first, steps, self.better(metric), whose)
+        said = compare.headline(labels, self.metric_name(metric), first, steps, self.better(metric), whose=whose)
         return f"{self.spec.title}: {said}"
 
     @property

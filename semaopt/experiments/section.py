@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from semaopt.checks.figures import COLOURS
-from semaopt.experiments.compare import CONFIDENCE, Comparison, mean_and_std, number
+from semaopt.experiments.compare import CONFIDENCE, Comparison, mean_and_std, number, signed
 from semaopt.experiments.figure import shown
 from semaopt.experiments.metrics import is_share
 from semaopt.experiments.page import table
@@ -117,7 +117,7 @@ def _summary(finding: Finding) -> str:
 def _comparisons(finding: Finding, metric: str) -> str:
     def cells(c: Comparison) -> list[str]:
         pair = f"{escape(finding.label(c.method))} against {escape(finding.label(c.against))}"
-        noise = "" if c.deviations is None else f"{c.deviations:+.1f}"
+        noise = "" if c.deviations is None else signed(c.deviations)
         return [pair, c.text, escape(c.verdict), noise]
 
     found = finding.comparisons(metric)
@@ -147,8 +147,8 @@ def _tuning(finding: Finding, tuning: Tuning) -> str:
         "is better than inside by more than the noise of the seeds."
     ]
     notes += [
-        f"The best {axis_name(e.axis)} of {_labels(finding, e.because)} lay on the edge: {axis_name(e.axis)} {e.value:.3g} was "
-        "added for all methods."
+        f"The best {axis_name(e.axis)} of {_labels(finding, e.because)} lay on the edge: {axis_name(e.axis)} "
+        f"{e.value:.3g} was added for all methods."
         for e in tuning.extensions
     ]
     notes += [
@@ -193,8 +193,12 @@ def _trials(finding: Finding, final: Final, tuning: Tuning) -> str:
 
     seeds = [f"seed {seed}" for seed in finding.spec.seeds.tuning]
     rows = (("chosen" if trial == final.chosen else "", cells(trial)) for trial in trials)
-    table = table("On the validation part, best first.", (*map(axis_name, axes), "mean", *seeds), rows, sorts=True)
-    return f"<details><summary>{_name(finding, final.method.name)}: {len(trials)} trials</summary>{table}</details>"
+    shown_trials = table(
+        "On the validation part, best first.", (*map(axis_name, axes), "mean", *seeds), rows, sorts=True
+    )
+    return (
+        f"<details><summary>{_name(finding, final.method.name)}: {len(trials)} trials</summary>{shown_trials}</details>"
+    )
 
 
 def _seeds(finding: Finding, metric: str) -> str:

@@ -48,7 +48,7 @@ class Theorems:
         for name in self.names:
             try:
                 self.found[name] = records.check(kept[self._key(name)])
-            except (KeyError, records.Unreadable):  # not there, or of another version
+            except (KeyError, records.UnreadableError):  # not there, or of another version
                 self.runner.watch.plan(_EPOCHS)
 
     def conduct(self) -> tuple[Check, ...]:
