@@ -51,6 +51,13 @@ def modules(source: Path, dotted: str) -> list[str]:
     return sorted(alias.name for node in nodes if node.module == dotted for alias in node.names if alias.asname)
 
 
+#: What is shown by itself, not as a member of its module.
+ROOT_OPTIONS = "".join(
+    f"      {option}\n"
+    for option in ("show_root_heading: true", "show_root_full_path: false", "show_root_toc_entry: true")
+)
+
+
 def api_pages(source: Path = PACKAGE / "__init__.py", dotted: str = "semaopt") -> dict[str, str]:
     """The path of each page of the reference, with its text: a module, and below it those that it passes on."""
     below = modules(source, dotted)
@@ -70,9 +77,42 @@ def api_page(module: str, names: list[str], hidden: Sequence[str] = ()) -> str:
     members = "".join(f"\n        - {name}" for name in names if name not in hidden)
     text = f"# `{module}` {{#{module}}}\n\n::: {module}\n    options:\n      members:{members}\n"
     for name in hidden:
-        text += f"\n[](){{#{module}.{name}}}\n\n::: {module}.{name}.{name}\n    options:\n"
-        text += "      show_root_heading: true\n      show_root_full_path: false\n      show_root_toc_entry: true\n"
+        text += f"\n[](){{#{module}.{name}}}\n\n::: {module}.{name}.{name}\n    options:\n{ROOT_OPTIONS}"
     return text
+
+
+#: Need the extra ``experiments``, so ``semaopt`` does not pass them on.
+EXTRA = ("checks", "experiments/data", "experiments/models")
+#: Where what is used of the other modules of the experiments is defined, and under which names it is found.
+EXPERIMENTS = {
+    "semaopt.experiments.run": "semaopt.experiments.api.run",
+    "semaopt.experiments.tune": "semaopt.experiments.api.tune",
+    "semaopt.experiments.table.Table": "",
+    "semaopt.experiments.spec.load": "",
+    "semaopt.experiments.spec.shipped": "",
+    "semaopt.experiments.spec.Spec": "",
+    "semaopt.experiments.spec.Method": "",
+    "semaopt.experiments.spec.Tuning": "",
+    "semaopt.experiments.spec.Claim": "",
+    "semaopt.experiments.spec.Data": "",
+    "semaopt.experiments.results.Results": "",
+    "semaopt.experiments.results.Finding": "",
+    "semaopt.experiments.compare.Comparison": "",
+    "semaopt.experiments.collect.results": "",
+}
+
+
+def all_pages() -> dict[str, str]:
+    """Of the package, and of what needs an extra."""
+    text = (
+        "# `semaopt.experiments` {#semaopt.experiments}\n\n::: semaopt.experiments\n    options:\n      members: []\n"
+    )
+    for name, home in EXPERIMENTS.items():
+        text += f"\n[](){{#{name}}}\n" * bool(home) + f"\n::: {home or name}\n    options:\n{ROOT_OPTIONS}"
+    pages = {**api_pages(), "api/experiments.md": text}
+    for part in EXTRA:
+        pages |= api_pages(PACKAGE / part / "__init__.py", f"semaopt.{part.replace('/', '.')}")
+    return pages
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -81,7 +121,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     for entry in config.nav or []:
         [(title, value)] = entry.items()
         if value == "api/":
-            nav.append({title: [{page.removeprefix("api/").removesuffix(".md"): page} for page in api_pages()]})
+            nav.append({title: [{page.removeprefix("api/").removesuffix(".md"): page} for page in all_pages()]})
         elif value not in REPORTS or Path(config.docs_dir, value).exists():
             nav.append(entry)
     config.nav = nav
@@ -89,7 +129,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    for path, text in api_pages().items():
+    for path, text in all_pages().items():
         files.append(File.generated(config, path, content=text))
     return files
 
@@ -122,4 +162,28 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
     for entry in entries:
         entry.title = re.sub(r"\\\((?P<tex>.*?)\\\)", replace, entry.title)
         entries += entry.children
+    html = IMAGE.sub(lambda match: figure(match, Path(page.file.abs_src_path or "")), html)
     return FORMULA.sub(replace, html)
+
+
+# Figures of the experiments. As files they have the colours of the reader's system; in a page those of the page, which
+# its switch may change, so their elements are taken in.
+
+IMAGE = re.compile(r'<img alt="(?P<alt>[^"]*)" src="(?P<src>[^"/:]+\.svg)"\s*/?>')
+THEME = re.compile(r'<style class="semaopt-theme">svg \{(.*?)\} @media [^{]*\{ svg \{(.*?)\} \}</style>', re.DOTALL)
+
+
+def figure(match: re.Match[str], page: Path) -> str:
+    """The element of an SVG file that has a style of ours; any other image stays what it is."""
+    file = page.parent / match["src"]
+    svg = file.read_text() if file.is_file() else ""
+    found = THEME.search(svg)
+    if found is None:
+        return match[0]
+    light, dark = (re.sub(r"(?<!-)color: [^;]*;", "", part).strip() for part in found.groups())
+    mark, name = "semaopt-figure", file.stem
+    rules = f".{mark} {{ {light} }} [data-md-color-scheme=slate] .{mark} {{ {dark} }}"
+    svg = svg[svg.index("<svg") :].replace(found[0], f"<style>{rules}</style>")
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'(url\(|href=")#', rf"\1#{name}-", svg)
+    return svg.replace("<svg", f'<svg class="{mark}" role="img" aria-label="{match["alt"]}"', 1)

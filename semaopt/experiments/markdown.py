@@ -79,7 +79,8 @@ def _figure(finding: Finding) -> list[str]:
         f"the first to the end of the last, pauses included ({origin.finished[:10]})."
     )
     return [
-        f"## {spec.title} {{#{finding.name}}}",
+        f'<a id="{finding.name}"></a>',
+        f"## {spec.title}",
         spec.about,
         f"{CLAIMED[spec.claim.source]}: {spec.claim.text}",
         f"![{finding.headline}]({finding.name}.svg)",

@@ -6,6 +6,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -21,6 +22,16 @@ _OPTIONS = (
 )
 
 
+# It reads from 3 and writes to 4, which may be taken: both go by higher numbers.
+_START = """
+import fcntl, os, sys
+read, write = (fcntl.fcntl(int(fd), fcntl.F_DUPFD, 64) for fd in sys.argv[1:3])
+os.dup2(read, 3)
+os.dup2(write, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
 class Browser:
     """One page; ``said`` are the errors and the console messages of all pages that were opened."""
 
@@ -29,7 +40,7 @@ class Browser:
         for_it, self.write = os.pipe()
         self.read, from_it = os.pipe()
         options = (*_OPTIONS, f"--user-data-dir={folder}", "--remote-debugging-pipe", "about:blank")
-        command = ["sh", "-c", f'exec "$@" 3<&{for_it} 4>&{from_it}', "sh", FOUND, *options]
+        command = [sys.executable, "-c", _START, str(for_it), str(from_it), FOUND, *options]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self.process = subprocess.Popen(command, pass_fds=(for_it, from_it), **quiet)
         os.close(for_it)

@@ -15,7 +15,7 @@ import pytest
 
 import semaopt
 from semaopt import __main__ as program
-from semaopt.experiments import api, cli, spec
+from semaopt.experiments import api, reproduction, spec, theorems
 from tests.experiments.tiny import RAW, RUNS, a_spec
 
 ROOT = Path(__file__).parents[2]
@@ -60,17 +60,63 @@ def test_help(call, args):
     assert "reproduce" in out
 
 
-def test_reproduce_ends_with_the_path_of_the_report(call, monkeypatch):
-    tiny = {name: a_spec(name=name) for name in cli._FIGURES}
-    monkeypatch.setattr(spec, "load", lambda name, scale: tiny[name])
+@pytest.fixture
+def _tiny(monkeypatch, tmp_path):
+    """Two figures of a second, one of data that are not there, and one check."""
+    names = ["figure1-digits", "figure1-digits-noisy", "figure2-a9a"]
+    tiny = {name: a_spec(name=name, **({"data": {"name": "a9a"}} if "a9a" in name else {})) for name in names}
+    monkeypatch.setattr(reproduction, "load", lambda name, scale: tiny[name])
+    monkeypatch.setattr(reproduction, "shipped", lambda: names)
+    monkeypatch.setattr(reproduction.checks, "select", lambda names, quick: ["smb[logistic]"])
+    monkeypatch.setenv("SEMAOPT_DATA", str(tmp_path / "empty"))
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_reproduce_ends_with_the_path_of_the_report(call):
     status, out, err = call("reproduce", "--only", "figure1-digits")
     assert (status, out) == (0, "results/quick/report.html\n")
     assert f"{RUNS} runs done, 0 reused" in err
     assert "the paper's order" in err
     page = Path(out.strip()).read_text()
     assert "semaopt reproduce --only figure1-digits" in page
-    status, out, err = call("reproduce", "--out", "results/quick")
-    assert f"0 runs done, {RUNS} reused" in err  # equal runs of two experiments are one run
+    assert "smb[logistic]" not in page
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_reproduce_does_all_it_can_and_nothing_twice(call, monkeypatch):
+    status, out, err = call("reproduce")
+    assert (status, out) == (0, "results/quick/report.html\n")
+    left_out = "Left out, for their data are not here: figure2-a9a. To have them: semaopt data fetch a9a"
+    assert left_out in err
+    assert f"{RUNS} runs done, 0 reused" in err  # equal runs of two experiments are one run
+    assert "Theorems: 1 checks, 5 claims, all PASS." in err
+    page = Path(out.strip()).read_text()
+    assert left_out in page
+    assert all(text in page for text in ("smb[logistic]", "avg |grad F|^2 &lt;= bound", "Tiny"))
+    monkeypatch.setattr(theorems.checks, "run_one", None)  # cannot be called again
+    status, out, err = call("reproduce")
+    assert status == 0
+    assert f"0 runs done, {RUNS} reused" in err
+    assert "theorem checks" not in err
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_reproduce_downloads_nothing(call):
+    status, out, err = call("reproduce", "--only", "figure2-a9a")
+    assert (status, out) == (2, "")
+    assert "reproduce downloads nothing; first: semaopt data fetch a9a" in err
+
+
+def test_reproduce_knows_every_figure_and_group(call):
+    status, out, err = call("reproduce", "--only", "frob")
+    assert (status, out) == (2, "")
+    assert "'frob' is unknown; there is: checks, figure1, figure2, figure3, bilevel, compositional, figure1-bace" in err
+    assert set(spec.shipped()) <= set(reproduction.names())
+    for scale in reproduction.SCALES:
+        assert {one.scale for one in reproduction.select(scale, "figure1-digits").specs} == {scale}
+    assert reproduction.select("quick", "checks").specs == ()
+    assert [one.name for one in reproduction.select("quick", "bilevel").specs] == ["bilevel-digits"]
+    assert "counterexample" in reproduction.select("quick", "checks").checks
 
 
 def test_run_and_tune(call, tmp_path):
@@ -140,8 +186,11 @@ def _saddle():
 @pytest.mark.parametrize(
     ("args", "text"),
     [
-        (("reproduce", "--scale", "paper"), "'paper' is unknown; there is: quick"),
-        (("reproduce", "--only", "cifar"), "'cifar' is unknown; there is: figure1-digits"),
+        (("reproduce", "--scale", "huge"), "'huge' is unknown; there is: quick, small, paper"),
+        (("reproduce", "--only", "cifar"), "'cifar' is unknown; there is: checks, figure1"),
+        (("report",), "Missing argument 'DIR...'"),
+        (("report", "file"), "file: is no result folder, it holds no runs.sqlite; give a folder that semaopt"),
+        (("report", "a", "b"), "2 folders are joined; say where to write"),
         (("run",), "Missing argument 'SPEC'"),
         (("reproduce", "--frob"), "No such option"),
         (("reproduce", "extra"), "unexpected extra argument"),

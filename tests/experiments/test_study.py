@@ -51,7 +51,13 @@ def test_results_hold_all_that_was_measured(undisturbed):
 
 def test_all_that_is_written_for_people(undisturbed, tmp_path):
     study.write(undisturbed[1], tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"tiny.png", "tiny.svg", "report.html", "results.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "tiny.png",
+        "tiny.svg",
+        "report.html",
+        "results.json",
+        "results.md",
+    }
     assert (tmp_path / "tiny.png").read_bytes().startswith(b"\x89PNG")
     written = json.loads((tmp_path / "results.json").read_text())
     assert written.pop("session")["computed"] == RUNS

@@ -1,0 +1,154 @@
+"""Result folders read back: from their records, and from the runs alone where there are none."""
+
+import json
+import sqlite3
+
+import pytest
+
+from semaopt.experiments import collect, figure, markdown, records, report, runs, study, theorem_figure, theorems
+from semaopt.experiments.files import OutputError, canonical
+from semaopt.experiments.results import to_json
+from semaopt.experiments.runner import Place
+from semaopt.experiments.store import Store
+from semaopt.experiments.workers import Here
+from tests.experiments.tiny import RUNS, Watcher, a_spec, go
+
+SMALL = {"seeds": {"tuning": [100], "final": [0, 1]}, "tuning": {"rounds": 0}}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A finished study with a check beside it."""
+    out = tmp_path_factory.mktemp("made")
+    parts = theorems.Parts((a_spec(**SMALL),), ("smb[logistic]",), True, ("something was left out",))
+    results = study.conduct(
+        parts.specs, Place(out, runs.Machine()), Here(), Watcher(), command="semaopt reproduce", parts=parts
+    )
+    return out, results
+
+
+def lasting(results):
+    return {key: value for key, value in json.loads(canonical(to_json(results))).items() if key != "session"}
+
+
+def page(results):
+    panels = {finding.name: figure.panels(finding) for finding in results.findings}
+    return report.page(results, panels, {check.name: theorem_figure.panel(check) for check in results.checks})
+
+
+def test_it_comes_back_as_it_was_also_by_other_code(made, monkeypatch):
+    out, results = made
+    monkeypatch.setattr(runs, "fingerprint", lambda: {"code": "changed"})
+    found = collect.results([out], "semaopt report")
+    assert lasting(found) == lasting(results)
+    assert found.findings[0].origin == results.findings[0].origin
+    assert found.findings[0].origin.command == "semaopt reproduce"
+    assert found.findings[0].origin.runs == 3 * 6 + 3 * 2
+    assert found.checks[0].lines == results.checks[0].lines
+    assert found.notes == ()
+    assert page(found).count("<svg") == 3
+
+
+def copied(out, to, *statements):
+    to.mkdir()
+    with sqlite3.connect(out / "runs.sqlite") as db, sqlite3.connect(to / "runs.sqlite") as copy:
+        db.backup(copy)
+        for statement in statements:
+            copy.execute(statement)
+    db.close()
+    copy.close()
+    return to
+
+
+def older(made, to, monkeypatch, *statements):
+    """As a version without records has left it, its spec among the shipped ones."""
+    monkeypatch.setattr(collect, "shipped", lambda: ["tiny"])
+    monkeypatch.setattr(collect, "load", lambda name, scale: a_spec(**SMALL, epochs=3 if scale == "paper" else 2))
+    return copied(made[0], to, "DROP TABLE records", *statements)
+
+
+def test_a_store_without_records_is_matched_by_configuration(made, tmp_path, monkeypatch):
+    folder = older(made, tmp_path / "old", monkeypatch)
+    monkeypatch.setattr(runs, "fingerprint", lambda: {"code": "changed"})
+    found = collect.results([folder], "semaopt report")
+    assert lasting(found)["experiments"] == lasting(made[1])["experiments"]
+    origin = found.findings[0].origin
+    assert (origin.runs, origin.rerun) == (24, "semaopt run tiny --scale paper")
+    assert origin.environment["torch"] == made[1].environment["torch"]
+    assert found.checks == ()
+
+
+def test_of_two_programs_none_is_mixed(made, tmp_path, monkeypatch):
+    """The newer program has one run only: the figure is the older one's."""
+    change = [
+        'INSERT INTO programs (fingerprint) VALUES (\'{"code":"new"}\')',
+        "UPDATE runs SET program = 2, finished = '2100-01-01 00:00:00' WHERE key = (SELECT max(key) FROM runs)",
+    ]
+    folder = older(made, tmp_path / "old", monkeypatch, *change)
+    found = collect.results([folder], "semaopt report")
+    assert found.findings == ()
+    assert found.notes == (
+        f"tiny: is not finished in {folder}, and left out; to go on: semaopt run tiny --scale paper --out {folder}",
+    )
+
+
+def test_an_unknown_spec_without_a_record(made, tmp_path):
+    folder = copied(made[0], tmp_path / "old", "DROP TABLE records")
+    assert "tiny: is no shipped spec" in collect.results([folder], "").notes[0]
+    study.write(made[1], folder)  # results.json has the spec
+    found = collect.results([folder], "")
+    assert lasting(found)["experiments"] == lasting(made[1])["experiments"]
+
+
+def test_several_folders_are_joined(made, tmp_path):
+    go(tmp_path / "b", a_spec(**SMALL, scale="quick", epochs=2))
+    go(tmp_path / "c", a_spec(**SMALL, name="other"))
+    found = collect.results([made[0], tmp_path / "b", tmp_path / "c", made[0]], "semaopt report")
+    assert [one.name for one in found.findings] == ["other", "tiny-paper", "tiny-quick"]
+    assert len(found.checks) == 1
+    text = markdown.text(found)
+    assert "# Results" in text
+    assert "| other | " not in text
+    for name in ("other", "tiny-paper", "tiny-quick"):
+        assert f"({name}.svg)" in text
+        assert f'<a id="{name}"></a>' in text
+    assert text.count("PASS |") == len(found.checks[0].lines)
+    study.write(found, tmp_path / "out")
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"report.html", "results.md", "results.json", "tiny-quick.svg", "check-smb-logistic.svg"} <= names
+
+
+@pytest.mark.parametrize(
+    ("statement", "note"),
+    [
+        ("UPDATE records SET content = '{}'", "2 damaged rows of the store were left out"),
+        ("DELETE FROM runs WHERE purpose = 'final'", "a record of a study cannot be read"),
+    ],
+)
+def test_what_cannot_be_trusted_is_left_out_and_said(made, tmp_path, statement, note):
+    folder = copied(made[0], tmp_path / "bad", statement)
+    found = collect.results([folder], "")
+    assert found.findings == ()
+    assert any(note in text for text in found.notes)
+
+
+def test_a_record_of_another_version_is_left_out_and_said(made, tmp_path):
+    folder = copied(made[0], tmp_path / "new")
+    with Store(folder / "runs.sqlite") as store:
+        (key, content) = next(iter(store.records(records.STUDY).items()))
+        store.keep(records.STUDY, "tiny", key, {**content, "spec": {**content["spec"], "future": 1}})
+        store.keep(records.CHECK, "x", "x", {"name": "x"})
+    notes = collect.results([folder], "").notes
+    assert any("a record of a study cannot be read (ValidationError" in text for text in notes)
+    assert any("a theorem check cannot be read (KeyError" in text for text in notes)
+
+
+def test_nothing_is_written_into_what_is_read(made, tmp_path):
+    folder = copied(made[0], tmp_path / "old", "DROP TABLE records")
+    before = (folder / "runs.sqlite").read_bytes()
+    collect.results([folder], "")
+    assert (folder / "runs.sqlite").read_bytes() == before
+    assert [path.name for path in folder.iterdir()] == ["runs.sqlite"]
+    with pytest.raises(OutputError, match=r"is no result folder, it holds no runs.sqlite; give a folder that semaopt"):
+        collect.results([tmp_path], "")
+    assert RUNS > 24  # what SMALL leaves out
