@@ -52,10 +52,11 @@ def modules(source: Path, dotted: str) -> list[str]:
 
 
 #: What is shown by itself, not as a member of its module.
-ROOT_OPTIONS = "".join(
-    f"      {option}\n"
-    for option in ("show_root_heading: true", "show_root_full_path: false", "show_root_toc_entry: true")
-)
+ROOT_OPTIONS = """\
+      show_root_heading: true
+      show_root_full_path: false
+      show_root_toc_entry: true
+"""
 
 
 def api_pages(source: Path = PACKAGE / "__init__.py", dotted: str = "semaopt") -> dict[str, str]:

@@ -78,9 +78,8 @@ def conclude(bar: Bar, results: Any, out: Path) -> None:
     bar.say(f"{session.computed} runs done, {session.reused} reused, in {session.wall_seconds:.0f} s")
     if results.checks:
         failed = [check.name for check in results.checks if not check.passed]
-        claims = sum(len(check.lines) for check in results.checks)
-        verdict = f"FAIL: {', '.join(failed)}" if failed else "all PASS"
-        bar.say(f"Theorems: {len(results.checks)} checks, {claims} claims, {verdict}.")
+        passed = f"{len(results.checks) - len(failed)} of {len(results.checks)} checks"
+        bar.say(f"Theorems: {passed} PASS{'; FAIL: ' if failed else ''}{', '.join(failed)}.")
     for finding in results.findings:
         bar.say(f"{finding.headline}.\n  {finding.evidence}.")
     typer.echo(out / "report.html")

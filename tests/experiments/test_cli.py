@@ -89,7 +89,7 @@ def test_reproduce_does_all_it_can_and_nothing_twice(call, monkeypatch):
     left_out = "Left out, for their data are not here: figure2-a9a. To have them: semaopt data fetch a9a"
     assert left_out in err
     assert f"{RUNS} runs done, 0 reused" in err  # equal runs of two experiments are one run
-    assert "Theorems: 1 checks, 5 claims, all PASS." in err
+    assert "Theorems: 1 of 1 checks PASS." in err
     page = Path(out.strip()).read_text()
     assert left_out in page
     assert all(text in page for text in ("smb[logistic]", "avg |grad F|^2 &lt;= bound", "Tiny"))
