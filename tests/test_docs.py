@@ -212,6 +212,12 @@ class TestSite:
         assert {"semaopt.ASA", "semaopt.hypergradient.check", "semaopt.theory.bilevel"} <= set(names)
         assert not [name for name in names if name not in shown]
 
+    def test_the_reference_has_the_experiments(self, site):
+        shown = set().union(*(page.ids for name, page in site.items() if name.startswith("api/")))
+        names = ["run", "tune", "table.Table", "spec.Spec", "collect.results", "data.load", "models.build"]
+        assert not [name for name in names if f"semaopt.experiments.{name}" not in shown]
+        assert {"semaopt.ensemble.Ensemble", "semaopt.diagnostics.Monitor", "semaopt.checks.run"} <= shown
+
     def test_nothing_is_loaded_from_elsewhere(self, site):
         addresses = {address for page in site.values() for address in page.loaded}
         assert not [address for address in addresses if re.match(r"(?:\w+:)?//", address)]
@@ -229,6 +235,23 @@ class TestSite:
 
     def test_every_page_of_docs_is_there(self, site):
         assert {page.relative_to(DOCS).with_suffix(".html").as_posix() for page in PAGES} <= set(site)
+
+    def test_figures_of_ours_take_the_colours_of_the_page(self, site, tmp_path):
+        style = '<style class="semaopt-theme">svg { color: #111; --a: #222; } @media (x) { svg { --a: #333; } }</style>'
+        (tmp_path / "own.svg").write_text(f'<?xml?><svg>{style}<g id="x"/><use href="#x"/></svg>')
+        (tmp_path / "other.svg").write_text("<svg></svg>")
+        hooks = load("hooks")
+
+        def shown(name):
+            match = hooks.IMAGE.fullmatch(f'<img alt="It." src="{name}" />')
+            return hooks.figure(match, tmp_path / "index.md")
+
+        rules = ".semaopt-figure { --a: #222; } [data-md-color-scheme=slate] .semaopt-figure { --a: #333; }"
+        assert shown("own.svg") == (
+            f'<svg class="semaopt-figure" role="img" aria-label="It."><style>{rules}</style><g id="own-x"/>'
+            '<use href="#own-x"/></svg>'
+        )
+        assert shown("other.svg").startswith("<img")
 
     def test_a_formula_that_cannot_be_converted_is_an_error(self, site):
         from mkdocs.exceptions import PluginError
