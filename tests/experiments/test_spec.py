@@ -15,10 +15,10 @@ from tests.experiments.tiny import RAW, a_spec
 def test_every_shipped_spec_is_right_at_every_scale_and_says_its_command(name):
     found = {scale: spec.load(name, scale) for scale in ("paper", "small", "quick")}
     assert [one.scale for one in found.values()] == ["paper", "small", "quick"]
-    assert found["paper"].epochs == 60
-    assert found["paper"].batch == 32
+    if found["paper"].claim.source == "paper":
+        assert (found["paper"].epochs, found["paper"].batch) == (60, 32)
     assert len(found["paper"].seeds.final) == 5
-    assert found["quick"].epochs <= 30
+    assert found["quick"].epochs <= 40
     first = (spec.FIGURES / f"{name}.toml").read_text().splitlines()[0]
     assert first == f"# semaopt run {name} --scale quick"
 
@@ -26,7 +26,8 @@ def test_every_shipped_spec_is_right_at_every_scale_and_says_its_command(name):
 def test_all_figures_are_there():
     one = {f"figure1-{name}" for name in ("digits", "digits-noisy", "bbbp", "bace", "cifar10", "cifar100")}
     two = {f"figure2-{name}" for name in ("breast_cancer", "digits", "bbbp", "bace", "cifar10", "a9a", "ijcnn1")}
-    assert set(spec.shipped()) == one | two | {"figure3-bbbp", "figure3-digits"}
+    beyond = {"bilevel-digits", "compositional-digits"}
+    assert set(spec.shipped()) == one | two | {"figure3-bbbp", "figure3-digits"} | beyond
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,10 @@ def test_all_figures_are_there():
         ({"epochs": "three"}, "epochs='three': input should be a valid integer; write a value of that type"),
         ({"epochs": 0}, "epochs=0: input should be greater than or equal to 1; give a value within the bounds"),
         ({"batch": 2.5}, "batch=2.5: input should be a valid integer"),
-        ({"loss": "mse"}, "loss='mse': input should be 'cross_entropy' or 'auc'; take one of these"),
+        (
+            {"loss": "mse"},
+            "loss='mse': input should be 'cross_entropy', 'auc', 'cleaning' or 'average_precision'; take one of these",
+        ),
         ({"data": {"name": "digit"}}, "data.name='digit': unknown data set; did you mean 'digits'?"),
         ({"model": {"name": "mpl"}}, "model.name='mpl': unknown model; did you mean 'mlp'?"),
         ({"name": "../../etc"}, "name='../../etc': string should match pattern"),
