@@ -73,7 +73,7 @@ def png(figure: Figure) -> bytes:
     return file.getvalue()
 
 
-def _svg(figure: Figure) -> str:
+def element(figure: Figure) -> str:
     """The element, its colours variables and its ink that of the text around it."""
     file = io.StringIO()
     with style(INK):
@@ -89,9 +89,9 @@ def _svg(figure: Figure) -> str:
     return svg.replace(INK, "currentColor")
 
 
-def inline(figure: Figure, name: str) -> str:
-    """An SVG element fit to stand in a page beside others: it fills its place, and its ids are its own."""
-    svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", _svg(figure), count=2)
+def inline(svg: str, name: str) -> str:
+    """The element made fit to stand in a page beside others: it fills its place, and its ids are its own."""
+    svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg, count=2)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     return re.sub(r'(url\(|href=")#', rf"\1#{name}-", svg)
 
@@ -100,11 +100,11 @@ def inline(figure: Figure, name: str) -> str:
 THEME = "semaopt-theme"
 
 
-def standalone(figure: Figure) -> str:
-    """An SVG file in the colours that the reader's system prefers."""
+def standalone(svg: str) -> str:
+    """The element as a file in the colours that the reader's system prefers."""
     rules = (
         f"svg {{ color: {LIGHT[0]}; {variables(LIGHT)} }} "
         f"@media (prefers-color-scheme: dark) {{ svg {{ color: {DARK[0]}; {variables(DARK)} }} }}"
     )
-    svg = re.sub(r"(<svg[^>]*>)", rf'\1<style class="{THEME}">{rules}</style>', _svg(figure), count=1)
+    svg = re.sub(r"(<svg[^>]*>)", rf'\1<style class="{THEME}">{rules}</style>', svg, count=1)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{svg}'

@@ -42,7 +42,9 @@ def shown(finding: Finding) -> tuple[str, str]:
 
 def whole(finding: Finding) -> Drawing:
     """Both panels under the headline."""
-    return Drawing(drawing.standalone(_whole(finding, drawing.INK)), drawing.png(_whole(finding, "black")))
+    return Drawing(
+        drawing.standalone(drawing.element(_whole(finding, drawing.INK))), drawing.png(_whole(finding, "black"))
+    )
 
 
 def _whole(finding: Finding, ink: str) -> Figure:
@@ -70,7 +72,7 @@ def panels(finding: Finding) -> dict[str, str]:
             axes.patch.set_alpha(0)
             draw(axes, finding, metric)
             drawing.legend(figure, axes, 3)
-            found[metric] = drawing.inline(figure, f"{finding.name}-{metric}")
+            found[metric] = drawing.inline(drawing.element(figure), f"{finding.name}-{metric}")
     return found
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from semaopt.checks.figures import slug
-from semaopt.experiments import figure, markdown, ranks, records, report, theorem_figure, training, tuning
+from semaopt.experiments import drawing, figure, markdown, ranks, records, report, theorem_figure, training, tuning
 from semaopt.experiments.files import finite, owned, write_whole
 from semaopt.experiments.results import Final, Finding, Origin, Results, Session, to_json
 from semaopt.experiments.runner import Place, Runner, Watch
@@ -166,9 +166,11 @@ def write(results: Results, out: Path) -> None:
         whole = figure.whole(finding)
         write_whole(out / f"{finding.name}.svg", whole.svg)
         write_whole(out / f"{finding.name}.png", whole.png)
-    drawn = {check.name: theorem_figure.panel(check) for check in results.checks}
+    drawn = {}
     for check in results.checks:
-        write_whole(out / f"check-{slug(check.name)}.svg", theorem_figure.whole(check))
+        svg = theorem_figure.element(check)
+        drawn[check.name] = theorem_figure.panel(check, svg)
+        write_whole(out / f"check-{slug(check.name)}.svg", drawing.standalone(svg))
     write_whole(out / "results.json", json.dumps(finite(to_json(results)), indent=1, allow_nan=False) + "\n")
     write_whole(out / "results.md", markdown.text(results))
     panels = {finding.name: figure.panels(finding) for finding in results.findings}
