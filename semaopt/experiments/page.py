@@ -42,6 +42,7 @@ tbody th { font-weight: 400; }
 .claims tbody th { white-space: normal; padding-top: 1.1rem; font-weight: 600; }
 .claims tbody th small { font-weight: 400; color: var(--soft); display: block; max-width: min(44rem, 88vw); }
 .claims td { vertical-align: top; }
+.left-second td:nth-child(2), .left-second th:nth-child(2) { text-align: left; }
 tr.chosen td, tr.chosen th { background: var(--mark); font-weight: 600; }
 .good { color: var(--good); font-weight: 600; }
 .bad { color: var(--bad); font-weight: 600; }
@@ -59,13 +60,13 @@ summary { cursor: pointer; margin: .6rem 0; }
 """
 )
 
-#: A head's button sorts the rows of its table by the first number of a cell, or by its text; a second press turns it.
+#: A head's button sorts the rows of its table by the number that a cell begins with, or by its text; a second press turns it.
 _SCRIPT = """
 "use strict";
 function key(cell) {
   const text = cell.textContent.trim();
-  const found = text.match(/[-+]?\\d+(\\.\\d+)?(e[-+]?\\d+)?/i);
-  return found ? Number(found[0]) : text === "diverged" ? Infinity : text;
+  const found = text.match(/^(?:\\u00d7 )?([-+]?\\d+(\\.\\d+)?(e[-+]?\\d+)?)/i);
+  return found ? Number(found[1]) : text === "diverged" ? Infinity : text;
 }
 function order(a, b) {
   if (typeof a === typeof b) return a < b ? -1 : a > b ? 1 : 0;
@@ -107,13 +108,15 @@ def frame(title: str, body: str) -> str:
     return _FRAME.format(title=escape(title), css=_CSS, body=body, script=_SCRIPT, sum=f"sha256-{digest}")
 
 
-def table(caption: str, head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], *, sorts: bool = False) -> str:
+def table(
+    caption: str, head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], *, sorts: bool = False, kind: str = ""
+) -> str:
     """``rows`` are a class and cells of HTML; ``caption`` and ``head`` are plain text."""
     body = "".join(row(kind, cells) for kind, cells in rows)
     heads = "".join(_head(name, sorts) for name in head)
     return (
         f'<p class="soft about">{escape(caption)}</p><div class="wide" tabindex="0" role="region" '
-        f'aria-label="{escape(caption)}"><table aria-label="{escape(caption)}"><thead><tr>{heads}</tr></thead>'
+        f'aria-label="{escape(caption)}"><table class="{kind}" aria-label="{escape(caption)}"><thead><tr>{heads}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
 

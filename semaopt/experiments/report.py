@@ -83,7 +83,7 @@ def _verdict(outcome: str, more: str = "") -> str:
 def _checks(checks: Sequence[Check], drawn: Mapping[str, str]) -> str:
     passed, count = sum(check.passed for check in checks), sum(len(check.lines) for check in checks)
     rows = [("", _line(check, line)) for check in checks for line in check.lines]
-    head = ("check", "theorem", "claim", "measured", "promised", "margin", "")
+    head = ("check", "claim", "measured", "promised", "margin", "")
     caption = (
         f"{passed} of {len(checks)} checks pass, {count} claims: bounds and rates of each theorem on problems whose "
         "constants are known. A margin is how often what was measured fits into the bound, or the room of an exponent."
@@ -93,7 +93,7 @@ def _checks(checks: Sequence[Check], drawn: Mapping[str, str]) -> str:
     figures = "".join(_drawn(check, drawn) for check in others)
     parts = [
         '<h2 id="checks">The theorems</h2>',
-        table(caption, head, rows, sorts=True),
+        table(caption, head, rows, sorts=True, kind="left-second"),
         f'<h3>The counter-example</h3><div class="checks">{example}</div>' if example else "",
         f'<details><summary>Figures of the other {len(others)} checks</summary><div class="checks">{figures}</div>'
         "</details>",
@@ -106,8 +106,7 @@ def _checks(checks: Sequence[Check], drawn: Mapping[str, str]) -> str:
 def _line(check: Check, line: Line) -> list[str]:
     detail = f' title="{escape(line.detail)}"' if line.detail else ""
     return [
-        escape(check.name),
-        escape(check.theorem),
+        f'{escape(check.name)} <span class="soft">{escape(check.theorem)}</span>',
         f"<span{detail}>{escape(line.claim)}</span>",
         f"{line.measured:.3g}",
         f"{line.promised:.3g}",
