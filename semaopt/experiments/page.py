@@ -60,7 +60,7 @@ summary { cursor: pointer; margin: .6rem 0; }
 """
 )
 
-#: A head's button sorts the rows of its table by the number that a cell begins with, or by its text; a second press turns it.
+#: A head's button sorts the rows of its table by the number that a cell begins with, or by its text, and then turns it.
 _SCRIPT = """
 "use strict";
 function key(cell) {
@@ -116,7 +116,8 @@ def table(
     heads = "".join(_head(name, sorts) for name in head)
     return (
         f'<p class="soft about">{escape(caption)}</p><div class="wide" tabindex="0" role="region" '
-        f'aria-label="{escape(caption)}"><table class="{kind}" aria-label="{escape(caption)}"><thead><tr>{heads}</tr></thead>'
+        f'aria-label="{escape(caption)}"><table class="{kind}" aria-label="{escape(caption)}">'
+        f"<thead><tr>{heads}</tr></thead>"
         f"<tbody>{body}</tbody></table></div>"
     )
 
