@@ -16,7 +16,7 @@ _CSS = (
     f"--back: #14171b; --mark: #1b2a3c; --good: #4ad295; --bad: #ff8f85; {variables(DARK)} }} }}"
     """
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 66rem; padding: 1rem 1.25rem 3rem; background: var(--back); color: var(--ink);
+body { margin: 0 auto; max-width: 70rem; padding: 1rem 1.25rem 3rem; background: var(--back); color: var(--ink);
   font: 1rem/1.55 system-ui, sans-serif; overflow-wrap: break-word; }
 a { color: inherit; }
 h1 { font-size: 1.35rem; line-height: 1.3; margin: 1rem 0 .5rem; text-wrap: pretty; }

@@ -23,8 +23,8 @@ def page(results: Results, panels: Mapping[str, Mapping[str, str]], drawn: Mappi
     """The whole page; ``panels`` are the SVG elements of each finding, ``drawn`` those of the checks."""
     parts = [
         "<h1>What the runs say about the paper's claims</h1>",
-        _notes(results),
         *([_claims(results.findings)] if results.findings else []),
+        _notes(results),
         *([_checks(results.checks, drawn)] if results.checks else []),
         *(section(finding, panels[finding.name]) for finding in results.findings),
         '<h2 id="run">How it was run</h2>',
