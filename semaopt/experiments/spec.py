@@ -133,9 +133,8 @@ def shipped() -> list[str]:
 def find(source: str | Path) -> Path:
     """The file of a path, or of the name of a shipped spec."""
     path = Path(source)
-    inside = FIGURES / f"{source}.toml"
-    if not path.exists() and str(source) in shipped():
-        return inside
+    if str(source) in shipped() and not path.exists():
+        return FIGURES / f"{source}.toml"
     return path
 
 
