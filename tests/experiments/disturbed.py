@@ -236,14 +236,15 @@ def _doomed(how: Callable[[int], None], n: int, do: Callable[[], int]) -> int:
 
 
 def starved(spec: str, out: Path, log: Path) -> list[dict[str, Any]]:
-    """No file may grow beyond so many bytes; at last there is no limit."""
+    """No file may grow beyond so many bytes: the store cannot be made, and when there is one, no checkpoint."""
 
     def limited(most: int) -> int:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
         return command(spec, out, 0.0)()
 
-    sizes = (1_000, 12_000, 26_000, 40_000)
-    return [{**told(functools.partial(limited, most), log), "left": names(out)} for most in sizes]
+    found = [{**told(functools.partial(limited, most), log), "left": names(out)} for most in (1_000, 12_000)]
+    ended(forked(functools.partial(_doomed, at_step, 3, command(spec, out)), log))  # now there is a store
+    return [*found, {**told(functools.partial(limited, 6_000), log), "left": names(out)}]
 
 
 def names(out: Path) -> list[str]:

@@ -134,4 +134,4 @@ def _remove(path: Path) -> None:
     path.unlink() if path.is_symlink() or not path.is_dir() else path.rmdir()
 
 
-COMMANDS = Target("command lines", _line, _tell, 7)
+COMMANDS = Target("command lines", _line, _tell, 2)

@@ -357,16 +357,16 @@ def fresh(folder: Path) -> None:
 
 
 TARGETS = [
-    Target("spec bytes", _spec_bytes, _load, 13),
-    Target("spec values", _spec_values, _load, 13),
-    Target("cifar pickles", _batch, _read_batch, 16),
-    Target("mnist idx", _idx, _read_idx, 8),
-    Target("libsvm text", _libsvm, _read_libsvm, 8),
-    Target("molecule tables", _csv, _read_csv, 8),
-    Target("smiles", _smiles, _read_smiles, 5),
+    Target("spec bytes", _spec_bytes, _load, 6),
+    Target("spec values", _spec_values, _load, 6),
+    Target("cifar pickles", _batch, _read_batch, 25),
+    Target("mnist idx", _idx, _read_idx, 12),
+    Target("libsvm text", _libsvm, _read_libsvm, 10),
+    Target("molecule tables", _csv, _read_csv, 12),
+    Target("smiles", _smiles, _read_smiles, 4),
     Target("molecule cache", _cache, _read_cache, 5),
-    Target("official files", _published, _read_published, 5),
+    Target("official files", _published, _read_published, 8),
     Target("checkpoints", _checkpoint, _read_checkpoint, 7),
-    Target("stores", _sqlite, _read_sqlite, 5),
+    Target("stores", _sqlite, _read_sqlite, 3),
 ]
 

@@ -68,6 +68,8 @@ class ProximalStages(MinMaxOptimizer):
         """One step; ``closure``, if given, computes the loss and the gradients first and its value is returned."""
         loss = evaluate(closure)
         self._check_step()
+        if self._leaves_out():
+            return loss
         for group in self.param_groups:
             for x in group["params"]:
                 if x.requires_grad:
