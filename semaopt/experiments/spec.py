@@ -27,7 +27,8 @@ _LARGEST = 2**20  # bytes of a file
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$")]
 Text = Annotated[str, Field(max_length=4000)]
 Seed = Annotated[int, Field(ge=0, lt=2**62)]
-Value = bool | int | float | str | list[float]
+Whole = Annotated[int, Field(ge=-(2**62), lt=2**62)]
+Value = bool | Whole | float | str | list[float]
 """A hyper-parameter."""
 
 
