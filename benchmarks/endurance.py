@@ -68,7 +68,7 @@ def smallest(method: Method) -> Callable[[int], object]:
     if method.advance is bilevel:
         return lambda k: step(lambda: (y - 1).square() + x.square(), lambda: (y - x).square())
     if method.advance is compose:
-        return lambda k: step(lambda: x.square().reshape(1), lambda z: z[0])
+        return lambda k: step(lambda: x.square().reshape(1), torch.Tensor.sum)
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()

@@ -22,7 +22,13 @@ FORBIDDEN = {
     *("yaml.load", "yaml.unsafe_load", "os.system", "os.popen", "shelve.open", "tempfile.mktemp", "input"),
     *("torch.hub.load", "jsonpickle.decode", "dill.loads", "joblib.load"),
 }
-MODULES = {"pickle": {"data/cifar.py", "checkpoint.py"}, "marshal": set(), "shelve": set(), "yaml": set(), "dill": set()}
+MODULES = {
+    "pickle": {"data/cifar.py", "checkpoint.py"},
+    "marshal": set(),
+    "shelve": set(),
+    "yaml": set(),
+    "dill": set(),
+}
 
 
 def calls(tree):

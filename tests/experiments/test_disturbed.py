@@ -1,4 +1,4 @@
-"""Killed twenty times, without disk, locked out, damaged: a sweep comes to the bits of an undisturbed one, or says why not.
+"""Killed twenty times, without disk, locked out, damaged: a sweep comes to the bits of an undisturbed one, or says why.
 
 What is disturbed, and how, is in disturbed.py.
 """

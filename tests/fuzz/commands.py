@@ -22,8 +22,39 @@ from tests.fuzz.targets import Target
 
 #: Values for any option and any argument.
 VALUES = (
-    *("", " ", "0", "1", "2", "-1", "--", "-", "1e999", "nan", "inf", "-inf", "3.5", "99999999999999999999", "0x10", "é"),
-    *("quick", "small", "paper", "local", "ray", "cpu", "cuda", "cuda:99", "meta", "cpu:7", "float32", "float64", "int8"),
+    *(
+        "",
+        " ",
+        "0",
+        "1",
+        "2",
+        "-1",
+        "--",
+        "-",
+        "1e999",
+        "nan",
+        "inf",
+        "-inf",
+        "3.5",
+        "99999999999999999999",
+        "0x10",
+        "é",
+    ),
+    *(
+        "quick",
+        "small",
+        "paper",
+        "local",
+        "ray",
+        "cpu",
+        "cuda",
+        "cuda:99",
+        "meta",
+        "cpu:7",
+        "float32",
+        "float64",
+        "int8",
+    ),
     *("adam", "both", "step", "constant", "thm:2", "digits", "nobody", "one", "net", "none", "auto", "../up", "~", "."),
     *("there", "file", "file/below", "/proc/nothing", "/dev/null", "a\0b", "a\nb", "x" * 300, "mine.toml", "bad.toml"),
     *("{x}", "%s", "[red]", "\\", "\u202e", "results", "link", "link/below"),
@@ -65,8 +96,9 @@ def _known() -> dict[tuple[str, ...], list[str]]:
 def _line(rng: Random) -> list[str]:
     words, options = rng.choice(list(_known().items()))
     line = [*words]
-    if rng.random() < 0.8:
-        line.append(rng.choice((*spec.shipped()[:6], *VALUES)))
+    if rng.random() < 0.8:  # for most of the commands that take a spec a good one, so that their options are read
+        good = words[-1:] in (("run",), ("tune",)) and rng.random() < 0.7
+        line.append("mine.toml" if good else rng.choice((*spec.shipped()[:6], *VALUES)))
     for _ in range(rng.choice((0, 1, 1, 2, 3, 6))):
         option = rng.choice(options) if options and rng.random() < 0.9 else rng.choice(_EXTRA)
         value = rng.choice(VALUES)

@@ -11,14 +11,53 @@ from typing import Any
 
 #: What parsers trip over: ends of ranges, separators, what other formats begin with, half of a character.
 BYTES = (
-    *(b"", b"\0", b"\xff", b"\x80", b"\xc3", b"\xef\xbb\xbf", b"\r\n", b"\n", b"\t", b'"', b"'", b"#", b"=", b":", b","),
+    *(
+        b"",
+        b"\0",
+        b"\xff",
+        b"\x80",
+        b"\xc3",
+        b"\xef\xbb\xbf",
+        b"\r\n",
+        b"\n",
+        b"\t",
+        b'"',
+        b"'",
+        b"#",
+        b"=",
+        b":",
+        b",",
+    ),
     *(b"[", b"]", b"{", b"}", b"(", b".", b"-", b"+", b"0", b"1", b"-1", b"1e999", b"nan", b"-inf", b"9" * 30),
-    *(b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\xff" * 8, b"\0" * 8, b"PK\x03\x04", b"SQLite format 3\0", b"\x80\x02"),
+    *(
+        b"\xff\xff\xff\xff",
+        b"\x7f\xff\xff\xff",
+        b"\xff" * 8,
+        b"\0" * 8,
+        b"PK\x03\x04",
+        b"SQLite format 3\0",
+        b"\x80\x02",
+    ),
 )
 #: What may stand where a value is expected.
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 3, 2**31, 2**63, -(2**63), 2**64, 10**400, 0.0, -0.0, 0.5, 1.5, -1e-300, 1e308),
-    *(math.nan, math.inf, -math.inf, "", " ", "a", "adam", "shb", "lr", "beta", "../up", "/etc/passwd", "a\0b", "\ud7ff"),
+    *(
+        math.nan,
+        math.inf,
+        -math.inf,
+        "",
+        " ",
+        "a",
+        "adam",
+        "shb",
+        "lr",
+        "beta",
+        "../up",
+        "/etc/passwd",
+        "a\0b",
+        "\ud7ff",
+    ),
     *("train_loss", "valid_loss", "s_min", "x" * 5000, "💥", "<script>", [], {}, [[]], [1, "a"], [0.1, 0.1], {"a": {}}),
     *([True], [1e-3, 1e-2], [None], {"lr": [0.1]}, {"lr": 0.1}, ["lr"], ["gamma"], [0, 1, 2], list(range(50))),
 )

@@ -76,7 +76,14 @@ class AccMDA(MinMaxOptimizer):
         least = max(2.0, k**3, (c_x * k) ** 3, (c_y * k) ** 3)
         rule = f"must be at least max(2, k^3, (c_x k)^3, (c_y k)^3) = {least:g}"
         require(m >= least, "m", m, rule, "raise m or lower k: eta_t and a_t may not exceed 1")
-        given = {"lr": lr, "dual_lr": dual_lr, "beta": None, "project": project, "taken": 0, "on_nonfinite": on_nonfinite}
+        given = {
+            "lr": lr,
+            "dual_lr": dual_lr,
+            "beta": None,
+            "project": project,
+            "taken": 0,
+            "on_nonfinite": on_nonfinite,
+        }
         super().__init__(primal, dual, {**given, "k": k, "m": m, "c_x": c_x, "c_y": c_y})
 
     def _buffers(self, group: dict[str, Any]) -> tuple[str, ...]:

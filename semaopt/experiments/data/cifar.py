@@ -7,8 +7,10 @@ than the few lines here.
 
 from __future__ import annotations
 
+import io
 import math
 import pickle
+import pickletools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,11 +88,24 @@ class ArrayUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR file needs")
 
 
+_MOST = 1_000_000  # entries of the memo; a file of 10,000 images has some 20,000
+
+
+def _look_through(data: bytes) -> None:
+    """Refuse what would make an unpickler take memory without end, or what CIFAR's files do not use."""
+    for operation, argument, _ in pickletools.genops(data):
+        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= int(argument or 0) <= _MOST:
+            raise pickle.UnpicklingError(f"{operation.name} {argument}: more places than a CIFAR file has")
+        if operation.name in ("BYTEARRAY8", "NEXT_BUFFER", "READONLY_BUFFER", "EXT1", "EXT2", "EXT4"):
+            raise pickle.UnpicklingError(f"{operation.name}, which no CIFAR file needs")
+
+
 def unpickle(path: Path) -> dict[bytes, Any]:
     """The dictionary in a CIFAR file; nothing that the file says is executed."""
     try:
-        with path.open("rb") as file:
-            content = ArrayUnpickler(file, encoding="bytes").load()
+        data = path.read_bytes()
+        _look_through(data)
+        content = ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); fetch the set again") from error
     except (
