@@ -51,3 +51,8 @@ def test_the_core_imports_torch_alone():
     ).stdout.split()  # fmt: skip
     extras = {"sklearn", "matplotlib", "rich", "typer", "numpy", "pydantic", "optuna", "ray", "rdkit"}
     assert extras & set(loaded) <= extras & set(baseline)
+
+
+def test_the_compiler_is_not_imported():  # torch._dynamo takes as long as the rest of torch
+    code = "import sys, semaopt; print('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -117,19 +118,24 @@ class Pool:
         return [self.x.detach(), self.x.grad, *self.held]
 
 
-def stream(count: int, arrays: tuple[tuple[int, bool], ...], held: list[Tensor] | None = None) -> Callable[[], None]:
-    """A function that reads, and where said writes, ``count`` elements of each array, and computes nothing."""
+_CHUNK = 16384  # of step.h
+
+
+def stream(arrays: tuple[tuple[int, bool], ...], pools: Sequence[Pool]) -> Callable[[], None]:
+    """A function that reads, and where said writes, the memory of all parameters, and computes nothing."""
     found = library()
     assert found is not None, "there is no limit without the C library"
-    held = held[: len(arrays)] if held else [torch.ones(count * width // 4 + 1) for width, _ in arrays]
-    at, widths, writes = (
-        array("Q", [tensor.data_ptr() for tensor in held]),
+    sizes = [pool.x.numel() for pool in pools]
+    cuts = [(k, start, min(_CHUNK, n - start)) for k, n in enumerate(sizes) for start in range(0, n, _CHUNK)]
+    at, widths, writes, chunks = (
+        array("Q", [tensor.data_ptr() for pool in pools for tensor in pool.arrays()[: len(arrays)]]),
         array("q", [width for width, _ in arrays]),
         array("q", [written for _, written in arrays]),
+        array("q", chain.from_iterable(cuts)),
     )
 
     def step() -> None:
-        pointers = (a.buffer_info()[0] for a in (at, widths, writes))
-        found.stream(*pointers, len(held), count, torch.get_num_threads())
+        where, width, write, chunk = (a.buffer_info()[0] for a in (at, widths, writes, chunks))
+        found.stream(where, width, write, len(arrays), chunk, len(cuts), sum(sizes), torch.get_num_threads())
 
     return step

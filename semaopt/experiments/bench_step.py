@@ -4,7 +4,7 @@
 
 Everything of one size is measured in turns in one process, so a busy moment meets all alike. A ratio is the median of
 the ratios within a turn. Turns go on until every such median is known to 2%, or the time is over; then it is said that
-the machine was too noisy. The limit reads and writes the same bytes and computes nothing.
+the machine was too noisy. The limit reads and writes the same bytes of the same memory and computes nothing.
 """
 
 from __future__ import annotations
@@ -150,10 +150,8 @@ def measure(size: str, seconds: float, names: Sequence[str] | None = None) -> Re
             else:  # what is larger than the caches may be shared: nobody finds it there anyway
                 steps[contestant.name] = prepare(contestant, shared if big else parameters(shapes), pools)
     if big and semaopt.kernels.available():
-        count = sum(x.numel() for x in shared)
         wanted = {limit: arrays for limit, arrays in LIMITS.items() if names is None or limit in names}
-        held = pools[0].arrays() if len(pools) == 1 else None
-        steps.update({limit: stream(count, arrays, held) for limit, arrays in wanted.items()})
+        steps.update({limit: stream(arrays, pools) for limit, arrays in wanted.items()})
     times = in_turns(steps, seconds, pools)
     base = times[BASE]
     rows = [t.row(base) for t in times.values()]

@@ -77,8 +77,8 @@ class _Series:
         check_count("terms", self.terms)
         check_positive("bound", self.bound, "C >= |O_gyy|; None measures it by power iteration")
 
-    def _product(self, oracles: Oracles, f_y: Vector, memory: Memory, p: int) -> tuple[Vector, Vector]:
-        r"""``prod_{i<=p} (I - O_gyy,i/C) f_y``, and the sum of the p + 1 products on the way to it.
+    def _product(self, oracles: Oracles, f_y: Vector, memory: Memory, p: int, summed: bool = False) -> Vector:
+        r"""``prod_{i<=p} (I - O_gyy,i/C) f_y``, or the sum of the p + 1 products on the way to it.
 
         With :math:`0 \preceq O_{gyy} \preceq C` none is longer than f_y (``lem:ghadimi_h_to_g``). One of twice the
         length shows that C is no bound: an error if C was given, a larger C and fresh samples if it was measured.
@@ -92,9 +92,9 @@ class _Series:
             C, h, total = numbers["bound"], f_y, f_y
             for _ in range(p):
                 h = axpy(-1 / C, oracles.draw().hessian(h), h)
-                total = axpy(1.0, h, total)
+                total = axpy(1.0, h, total) if summed else h
             if p == 0 or dot(h, h) <= 4 * dot(f_y, f_y):
-                return h, total
+                return total
             seen = power_iteration(oracles, f_y)
             if self.bound is not None:
                 break
@@ -131,7 +131,7 @@ class Neumann(_Series):
     def __call__(self, oracles: Oracles, f_y: Vector, memory: Memory) -> tuple[Vector, Partial]:
         # The paper draws p from 1..k: the mean of h then tends to the inverse minus I/C, and its bias bound fails.
         p = uniform(self.terms, self.seed, memory.numbers["t"])
-        h, _ = self._product(oracles, f_y, memory, p)
+        h = self._product(oracles, f_y, memory, p)
         last = oracles.draw(mixed=True)
         return last.g_y, last.mixed(scaled(self.terms / memory.numbers["bound"], h))
 
@@ -152,7 +152,7 @@ class NeumannSeries(_Series):
     """
 
     def __call__(self, oracles: Oracles, f_y: Vector, memory: Memory) -> tuple[Vector, Partial]:
-        _, total = self._product(oracles, f_y, memory, self.terms - 1)
+        total = self._product(oracles, f_y, memory, self.terms - 1, summed=True)
         last = oracles.draw(mixed=True)
         return last.g_y, last.mixed(scaled(1 / memory.numbers["bound"], total))
 

@@ -115,6 +115,7 @@ class Oracles:
         self.upper = [x for x in upper if x.requires_grad]
         self.lower = [y for y in lower if y.requires_grad]
         self.decay = [lam for lam, y in zip(decay, lower, strict=True) if y.requires_grad] if any(decay) else []
+        self._one_decay = len(set(self.decay)) == 1
         #: Whether vectors are kept in another dtype than their parameters.
         self.low = any(state_dtype(p) != p.dtype for p in (*self.upper, *self.lower))
 
@@ -193,7 +194,11 @@ class Oracles:
 
     def decayed(self, g: Vector, v: Sequence[Tensor]) -> Vector:
         """``g + lambda v``: a derivative of ``inner()``, and that of ``lambda/2 |y|^2`` beside it."""
-        return [a.add(b, alpha=lam) for a, b, lam in zip(g, v, self.decay, strict=True)] if self.decay else g
+        if not self.decay:
+            return g
+        if self._one_decay:  # one call for all of them
+            return list(torch._foreach_add(g, list(v), alpha=self.decay[0]))
+        return [a.add(b, alpha=lam) for a, b, lam in zip(g, v, self.decay, strict=True)]
 
     def _wide(self, g: Tensor) -> Tensor:
         return g.to(state_dtype(g)) if self.low else g

@@ -7,7 +7,8 @@
  *
  * Each verb has a span, which the compiler turns into vector instructions, and a loop of blocks around it that
  * prefetches. "omp simd" promises that no element depends on another; x and g may be the same memory. A span exists
- * twice: with all options, and plain, without what would not change a bit in this step. */
+ * three times: with all options, plain, without what would not change a bit in this step, and HELD, which is plain but
+ * for AdaBound's bounds of u. */
 
 #ifdef RANDOM /* elements are counted in 32 bits: every 2^32 of them have a key of their own */
 #define KEY(t, start) mix((t)->key + ((uint64_t)(start) >> 32))
@@ -22,7 +23,7 @@
 typedef struct {
     AT sign, decay, shrink, eta, g0, u_lo, u_hi, lo, hi;
     AT gamma, gamma_u, weight_u; /* gamma and gamma_u as lerp needs them */
-    int low, low_u, decays, plain;
+    int low, low_u, decays, plain; /* plain: 0, 1 or HELD */
     uint64_t key;
 } NAME(rates);
 
@@ -42,14 +43,15 @@ INLINE AT NAME(clamp)(AT value, AT lo, AT hi) {
 
 INLINE NAME(rates) NAME(rates_of)(const Tensor *t, const Options *o, int64_t start) {
     int low = t->gamma < 0.5, low_u = t->gamma_u < 0.5, decays = o->decay != 0;
-    int free = o->u_lo == -INFINITY && o->u_hi == INFINITY && o->inverse_lo == -INFINITY && o->inverse_hi == INFINITY;
+    int free = o->inverse_lo == -INFINITY && o->inverse_hi == INFINITY;
+    int plain = low && low_u && free && !decays && o->shrink == 1 && o->sign == 1;
     return (NAME(rates)){
         .sign = (AT)o->sign, .decay = (AT)o->decay, .shrink = (AT)o->shrink, .eta = (AT)t->eta, .g0 = (AT)o->g0,
         .u_lo = (AT)o->u_lo, .u_hi = (AT)o->u_hi, .lo = (AT)o->inverse_lo, .hi = (AT)o->inverse_hi,
         .gamma = NAME(lerp_weight)(t->gamma), .gamma_u = NAME(lerp_weight)(t->gamma_u),
         .weight_u = (AT)t->inverse_u_weight,
         .low = low, .low_u = low_u, .decays = decays,
-        .plain = low && low_u && free && !decays && o->shrink == 1 && o->sign == 1,
+        .plain = !plain ? 0 : o->u_lo == -INFINITY && o->u_hi == INFINITY ? 1 : HELD,
         .key = KEY(t, start),
     };
 }
@@ -88,7 +90,7 @@ INLINE void NAME(adam_span)(XT *x, const XT *g, ST *v, ST *u, int n, NAME(rates)
         AT ui = NAME(lerp)(LOAD_S(u[i]), NAME(square)(gi), r.gamma_u, plain || r.low_u);   /* line 4 */
         v[i] = STORE_S(vi, random);
         u[i] = STORE_S(ui, random);
-        AT root = SQRT(plain ? ui * r.weight_u : NAME(clamp)(ui * r.weight_u, r.u_lo, r.u_hi));
+        AT root = SQRT(plain == 1 ? ui * r.weight_u : NAME(clamp)(ui * r.weight_u, r.u_lo, r.u_hi));
         x[i] = STORE_X(NAME(moved)(xi, vi, root, &r, plain)); /* line 5 */
     }
 }
@@ -129,7 +131,7 @@ INLINE void NAME(ascend_span)(XT *y, const XT *g, int n, NAME(rates) r) {
         SPAN((int)(n - i), plain);                       \
     }
 #define BLOCKS_OF(SPAN, NEARS) \
-    if (r.plain) BLOCKS(SPAN, NEARS, 1) else BLOCKS(SPAN, NEARS, 0)
+    if (r.plain == 1) BLOCKS(SPAN, NEARS, 1) else if (r.plain == HELD) BLOCKS(SPAN, NEARS, HELD) else BLOCKS(SPAN, NEARS, 0)
 #define PLACE (uint32_t)(start + i)
 
 INLINE void NAME(shb)(const Tensor *t, const Options *o, int64_t start, int64_t n, int64_t far) {

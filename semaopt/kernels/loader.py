@@ -20,7 +20,7 @@ import torch
 from semaopt.kernels.layout import PLAIN
 
 #: The same number is in step.h: a library of other sources is not used.
-INTERFACE = 5
+INTERFACE = 6
 HERE = Path(__file__).parent
 LIBRARY = HERE / "_step.so"
 #: Written by setup.py when compiling failed: why.
@@ -60,7 +60,9 @@ class Library:
         self.step = _typed(
             python.semaopt_step, integer, pointer, integer, obj, obj, obj, obj, ctypes.c_char_p, ctypes.c_int
         )
-        self.stream = _typed(c.semaopt_stream, None, pointer, pointer, pointer, integer, integer, ctypes.c_int)
+        self.stream = _typed(
+            c.semaopt_stream, None, pointer, pointer, pointer, integer, pointer, integer, integer, ctypes.c_int
+        )
         self.auc = _typed(
             c.semaopt_auc, ctypes.c_int, pointer, pointer, pointer, integer, ctypes.c_int, ctypes.c_int, pointer
         )

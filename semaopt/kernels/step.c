@@ -14,6 +14,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+enum { HELD = 2 }; /* see arithmetic.h */
 enum { BLOCK = 64, AHEAD = 256 }; /* elements between two prefetches, and how far ahead they reach */
 
 /* ---- numbers ---------------------------------------------------------------------------------------------------- */

@@ -82,16 +82,21 @@ def test_turns_go_on_until_the_ratios_have_settled_or_time_is_over():
 
 @needs_c
 @pytest.mark.parametrize("limit", bench_contestants.LIMITS)
-def test_the_limit_touches_every_byte_it_says(limit, monkeypatch):
-    held = []
-    ones = torch.ones
-    monkeypatch.setattr(torch, "ones", lambda *shape: held.append(ones(*shape)) or held[-1])
-    count, arrays = 40_000, bench_contestants.LIMITS[limit]
-    bench_contestants.stream(count, arrays)()
-    for (width, written), tensor in zip(arrays, held, strict=True):
-        words = tensor.view(torch.int32)[: count * width // 4].view(-1, 2)
-        changed = (words[:, 0] != ones(1).view(torch.int32)).double().mean().item()
-        assert changed == (1.0 if written else 0.0)
+def test_the_limit_touches_every_byte_it_says(limit):
+    pools = []
+    for count in (40_000, 64, 16_384):  # chunks of several tensors, full and not
+        x = torch.nn.Parameter(torch.ones(count))
+        x.grad = torch.ones(count)
+        pools.append(bench_contestants.Pool(x))
+    arrays = bench_contestants.LIMITS[limit]
+    before = [[tensor.clone() for tensor in pool.arrays()] for pool in pools]
+    bench_contestants.stream(arrays, pools)()
+    for pool, old in zip(pools, before, strict=True):
+        for (width, written), tensor, was in zip(arrays, pool.arrays(), old, strict=False):
+            end = tensor.numel() * width // 4
+            changed = (tensor.view(torch.int32) != was.view(torch.int32)).view(-1, 2)[:, 0]
+            assert changed[: end // 2].all() if written else not changed.any()
+            assert not changed[end // 2 :].any()
 
 
 def test_an_unknown_contestant_is_refused(capsys):

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
 from semaopt import projections
@@ -62,7 +63,7 @@ class ProximalStages(MinMaxOptimizer):
         return ("average",) if group["role"] == "dual" else ("v", "reference", "average")
 
     # Not compiled: the numbers that count the steps would be new to every graph.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @_disable_dynamo  # torch.compiler.disable would import the compiler with semaopt, some 2 s
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step; ``closure``, if given, computes the loss and the gradients first and its value is returned."""
