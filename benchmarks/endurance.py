@@ -66,7 +66,7 @@ def smallest(method: Method) -> Callable[[int], object]:
     optimizer = method.build([x], [] if method.advance is compose else [y], lr=1e-3)
     step: Callable[..., object] = optimizer.step  # what it takes depends on the method
     if method.advance is bilevel:
-        return lambda k: step(lambda: (y - 1).square() + x.square(), lambda: (y - x).square())
+        return lambda k: step(lambda: (y - 1).square() + x.square(), lambda: (y - x).square())  # noqa: PLW0108  # a new graph
     if method.advance is compose:
         return lambda k: step(lambda: x.square().reshape(1), torch.Tensor.sum)
 

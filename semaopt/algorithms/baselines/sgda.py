@@ -44,7 +44,13 @@ class SGDA(MinMaxOptimizer):
         weight_decay: float = 0.0,
         on_nonfinite: str | None = None,
     ) -> None:
-        given = {"lr": lr, "dual_lr": dual_lr, "beta": None, "project": project, "weight_decay": weight_decay}
+        given: dict[str, Any] = {
+            "lr": lr,
+            "dual_lr": dual_lr,
+            "beta": None,
+            "project": project,
+            "weight_decay": weight_decay,
+        }
         given["on_nonfinite"] = on_nonfinite
         super().__init__(primal, dual, given)
 

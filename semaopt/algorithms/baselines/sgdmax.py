@@ -63,7 +63,13 @@ class SGDMax(MinMaxOptimizer):
         check_rate("tolerance", tolerance, "0.0 takes max_ascents steps each time")
         ok = isinstance(max_ascents, int) and max_ascents >= 1
         require(ok, "max_ascents", max_ascents, "must be a whole number >= 1", "try 100")
-        given = {"lr": lr, "dual_lr": dual_lr, "beta": None, "project": project, "weight_decay": weight_decay}
+        given: dict[str, Any] = {
+            "lr": lr,
+            "dual_lr": dual_lr,
+            "beta": None,
+            "project": project,
+            "weight_decay": weight_decay,
+        }
         given["on_nonfinite"] = on_nonfinite
         super().__init__(primal, dual, {**given, "tolerance": tolerance, "max_ascents": max_ascents})
 
