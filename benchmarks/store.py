@@ -33,9 +33,9 @@ MOST = 1.3  # power
 
 
 def a_spec(runs: int) -> spec.Spec:
-    """About so many runs: a grid of points times the tuning seeds, and the final runs."""
+    """About so many runs: a grid of three axes times the tuning seeds, and the final runs."""
     points = max((runs - METHODS * SEEDS) // (METHODS * SEEDS), 1)
-    lrs = [round(1e-5 * 1.01**k, 12) for k in range(points)]
+    axis = [2.0**-k for k in range(max(round(points ** (1 / 3)), 2))]
     options = {"beta": 0.9, "every": 1, "factor": 0.5}
     names = ("adam", "beta", "both")
     decays = ([], ["gamma"], ["lr", "gamma"])
@@ -54,7 +54,12 @@ def a_spec(runs: int) -> spec.Spec:
         "data": {"name": "digits"},
         "model": {"name": "mlp"},
         "seeds": {"tuning": list(range(100, 100 + SEEDS)), "final": list(range(SEEDS))},
-        "tuning": {"metric": "valid_loss", "direction": "minimize", "rounds": 0, "grid": {"lr": lrs}},
+        "tuning": {
+            "metric": "valid_loss",
+            "direction": "minimize",
+            "rounds": 0,
+            "grid": {name: axis for name in ("lr", "g0", "weight_decay")},
+        },
         "methods": methods,
     }
     return spec.build(raw)
