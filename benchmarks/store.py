@@ -58,7 +58,7 @@ def a_spec(runs: int) -> spec.Spec:
             "metric": "valid_loss",
             "direction": "minimize",
             "rounds": 0,
-            "grid": {name: axis for name in ("lr", "g0", "weight_decay")},
+            "grid": dict.fromkeys(("lr", "g0", "weight_decay"), axis),
         },
         "methods": methods,
     }

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -23,14 +24,13 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """What became of all sweeps; the folders are open to every user, for one of them is nobody."""
-    work = tmp_path_factory.mktemp("disturbed")
-    for path in (work, *work.parents[:2]):
-        path.chmod(path.stat().st_mode | 0o055)
+def found():
+    """What became of all sweeps; in a folder open to every user (pytest's are not), for one of them is nobody."""
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    args = [sys.executable, "-m", "tests.experiments.disturbed", str(work)]
-    run = subprocess.run(args, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **threads}, check=False)
+    with tempfile.TemporaryDirectory() as work:
+        Path(work).chmod(0o755)
+        args = [sys.executable, "-m", "tests.experiments.disturbed", work]
+        run = subprocess.run(args, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **threads}, check=False)
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
     assert found["statuses"] == [0, 0]
