@@ -3,6 +3,7 @@
     python benchmarks/endurance.py                          # 20,000 steps of each
     python benchmarks/endurance.py --steps 1000000 --only ASA PDAda
     python benchmarks/endurance.py --fixed                  # the same gradients again and again: the step alone
+    python benchmarks/endurance.py --smallest               # one number a side: as little as can be outside of the step
 
 Each method runs in this process after a warm-up of a tenth of the steps. Printed are the growth of the resident memory
 from there to the end, and the time of a step in the last tenth divided by that in the tenth after the warm-up: the
@@ -25,7 +26,7 @@ from typing import NamedTuple
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from tests.common.registry import METHODS, Method, Problem, descend
+from tests.common.registry import METHODS, Method, Problem, bilevel, compose, descend
 
 BLOCKS = 100  # in each tenth; a block is timed as one
 
@@ -46,7 +47,7 @@ def resident() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def stepper(method: Method, fixed: bool) -> Callable[[int], None]:
+def stepper(method: Method, fixed: bool) -> Callable[[int], object]:
     """Takes step k: with a sample that repeats every 64 steps, or with gradients that stay as they are."""
     optimizer, problem = method.start(lr=1e-3)
     if fixed and method.advance is descend:
@@ -56,6 +57,26 @@ def stepper(method: Method, fixed: bool) -> Callable[[int], None]:
     if not fixed:
         _remember(problem)
     return lambda k: method.advance(optimizer, problem, k % 64)
+
+
+def smallest(method: Method) -> Callable[[int], object]:
+    """Takes a step on x^2 and the like, without a random number: for methods that evaluate closures themselves."""
+    x = torch.nn.Parameter(torch.tensor(1.0))
+    y = torch.nn.Parameter(torch.tensor(0.5))
+    optimizer = method.build([x], [] if method.advance is compose else [y], lr=1e-3)
+    step: Callable[..., object] = optimizer.step  # what it takes depends on the method
+    if method.advance is bilevel:
+        return lambda k: step(lambda: (y - 1).square() + x.square(), lambda: (y - x).square())  # noqa: PLW0108  # a new graph
+    if method.advance is compose:
+        return lambda k: step(lambda: x.square().reshape(1), torch.Tensor.sum)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = x.square() + x * y - y.square()
+        loss.backward()
+        return loss
+
+    return lambda k: step(closure)
 
 
 def _remember(problem: Problem) -> None:
@@ -72,9 +93,8 @@ def _remember(problem: Problem) -> None:
     problem.sample = remembered  # type: ignore[method-assign]
 
 
-def endure(method: Method, steps: int, fixed: bool = False) -> Endured:
+def endure(method: Method, take: Callable[[int], object], steps: int) -> Endured:
     """Take so many steps; what memory and time did after the first tenth."""
-    take = stepper(method, fixed)
     tenth = max(steps // 10, BLOCKS)
     block = max(tenth // BLOCKS, 1)
     k = 0
@@ -108,6 +128,7 @@ def main() -> int:
     parser.add_argument(
         "--fixed", action="store_true", help="the same gradients in every step, where a method takes any"
     )
+    parser.add_argument("--smallest", action="store_true", help="one number a side, and no random samples")
     parser.add_argument("--megabytes", type=float, default=8.0)
     parser.add_argument("--factor", type=float, default=1.5)
     given = parser.parse_args()
@@ -118,7 +139,7 @@ def main() -> int:
     print(f"{'method':24} {'steps':>9} {'us a step':>10} {'last/first':>11} {'MB grown':>9}")
     failed = 0
     for method in methods:
-        end = endure(method, given.steps, given.fixed)
+        end = endure(method, smallest(method) if given.smallest else stepper(method, given.fixed), given.steps)
         bad = end.megabytes > given.megabytes or end.ratio > given.factor
         failed += bad
         text = f"{end.name:24} {end.steps:9} {end.microseconds:10.1f} {end.ratio:11.3f} {end.megabytes:9.2f}"

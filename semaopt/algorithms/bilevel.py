@@ -14,7 +14,7 @@ from semaopt import projections
 from semaopt._check import NonFiniteError, check_rate, require
 from semaopt.algorithms.asa import step_group
 from semaopt.algorithms.base import zero_state
-from semaopt.algorithms.nonfinite import refuse
+from semaopt.algorithms.nonfinite import kept, refuse
 from semaopt.algorithms.sides import SGD, TwoSided
 from semaopt.estimator import Rate, scalar
 from semaopt.hypergradient import inverses
@@ -89,27 +89,24 @@ class BilevelOptimizer(TwoSided):
         return Oracles(outer, inner, xs["upper"], xs["lower"], decay=decay, process_group=ranks, watch=watch)
 
     @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """Around what a step does: NaN or Inf before the variables move ends it as ``on_nonfinite`` says.
+    def _all_or_nothing(self, *, moved: bool = False) -> Iterator[None]:
+        """Around what a step does: NaN or Inf before x moves ends it as ``on_nonfinite`` says.
 
-        What the inverse and the averages of a step have written until then is taken back.
+        What the inverse and the averages of a step have written until then is taken back, and so is y if it has
+        ``moved`` before the hypergradient is taken.
         """
         if self.on_nonfinite is None:
             yield
             return
         groups = self._of("lower")
         numbers = [(group, group["bound"]) for group in groups]
-        states = [(y, _copied(self.state[y]) if y in self.state else None) for group in groups for y in group["params"]]
+        put_back = kept(self, [y for group in groups for y in group["params"]], moved=moved)
         try:
             yield
         except NonFiniteError as error:
             for group, bound in numbers:
                 group["bound"] = bound
-            for y, state in states:
-                if state is None:
-                    self.state.pop(y, None)
-                else:
-                    self.state[y] = state
+            put_back()
             self._skip(error)
 
     def _memory(self) -> inverses.Memory:
@@ -186,10 +183,6 @@ class BilevelOptimizer(TwoSided):
             if live["role"] == "lower":
                 group["inverse"] = inverses.restore(group["inverse"], live["inverse"])
         return groups
-
-
-def _copied(state: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
 
 
 def subtract(f: Tensor | None, g: Tensor | None) -> Tensor | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -89,6 +89,28 @@ class Watchful(Optimizer):
         if self.skipped_steps == 0:
             logging.getLogger("semaopt").warning("semaopt: the first step left out: %s", error)
         self.skipped_steps += 1
+
+
+def kept(optimizer: Optimizer, xs: Iterable[Tensor], *, moved: bool = False) -> Callable[[], None]:
+    """What puts the states of ``xs`` back as they are now, and, if they may have moved, their values."""
+    states = [(x, _copied(optimizer.state[x]) if x in optimizer.state else None) for x in xs]
+    values = [(x, x.detach().clone()) for x, _ in states] if moved else []
+
+    def put_back() -> None:
+        for x, state in states:
+            if state is None:
+                optimizer.state.pop(x, None)
+            else:
+                optimizer.state[x] = state
+        with torch.no_grad():
+            for x, value in values:
+                x.copy_(value)
+
+    return put_back
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
 
 
 @_disable_dynamo

@@ -36,10 +36,7 @@ def machine(device: str, dtype: str, group: ranks.Group) -> Machine:
 def engine(name: str, workers: int | None, address: str | None, group: ranks.Group) -> Iterator[Engine]:
     """Who does the runs: worker processes, Ray, or, where several processes share a run, this one with the others."""
     count = cores() if workers is None else workers
-    if name not in ("local", "ray"):
-        raise SpecError(f"engine={name!r}: must be local or ray; local runs processes on this machine")
-    if address is not None and name != "ray":
-        raise SpecError(f"address={address!r}: is the address of a Ray cluster; add engine ray")
+    check_engine(name, address)
     if name == "ray":
         from semaopt.experiments.engine_ray import RayWorkers
 
@@ -50,6 +47,14 @@ def engine(name: str, workers: int | None, address: str | None, group: ranks.Gro
     else:
         with Workers(count) as pool:
             yield pool
+
+
+def check_engine(name: str, address: str | None) -> None:
+    """Refuse an engine that does not exist, or an address that nobody would use."""
+    if name not in ("local", "ray"):
+        raise SpecError(f"engine={name!r}: must be local or ray; local runs processes on this machine")
+    if address is not None and name != "ray":
+        raise SpecError(f"address={address!r}: is the address of a Ray cluster; add engine ray")
 
 
 def cores() -> int:

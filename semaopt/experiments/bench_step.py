@@ -33,6 +33,7 @@ CLOSE = 0.02
 FEWEST_TURNS, MOST_TURNS = 9, 400
 #: A turn of a contestant lasts at least this long, by repeating short steps.
 TURN_SECONDS = 2e-3
+MOST_THREADS = 1024
 
 
 def resnet50() -> list[tuple[int, ...]]:
@@ -243,6 +244,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     unknown = sorted(set(given.only or ()) - set(known))
     if unknown:
         parser.error(f"--only: unknown {', '.join(unknown)}; there is: {', '.join(known)}")
+    if not 1 <= given.threads <= MOST_THREADS:
+        parser.error(f"--threads {given.threads}: must lie in 1..{MOST_THREADS}")
+    if not 0 < given.seconds < math.inf:
+        parser.error(f"--seconds {given.seconds}: must be a number above 0")
+    if given.out is not None:
+        try:
+            given.out.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+            parser.error(f"--out {str(given.out)!r}: cannot be used ({error}); choose another")
     before = torch.get_num_threads()
     torch.set_num_threads(given.threads)
     try:

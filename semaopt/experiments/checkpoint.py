@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import pickle
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,10 @@ def unpack(content: bytes) -> dict[str, Any] | None:
         return None
     try:
         found = torch.load(io.BytesIO(payload), weights_only=True)
-    except (RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError):  # a right sum of something else
+    except (
+        *(RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError, EOFError, OSError),
+        *(MemoryError, OverflowError, struct.error, pickle.UnpicklingError),
+    ):  # a right sum of something else: whatever torch's reader makes of it
         return None
     return found if isinstance(found, dict) else None
 

@@ -116,6 +116,8 @@ def _go(do: Callable[..., Any], spec: str, out: Path | None, options: dict[str, 
     bar.progress.disable = not ranks.leading()
     with told(bar, command):
         found = api.chosen(spec, options.pop("scale"), options["only"])
+        api.check_engine(options["engine_name"], options["address"])
+        api.machine(options["device"], options["dtype"], ranks.current())
         out = Path("results", found.name) if out is None else out
         writable(out)
         bar.say(f"{found.name} at scale {found.scale}: {found.title}")

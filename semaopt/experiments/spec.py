@@ -27,7 +27,8 @@ _LARGEST = 2**20  # bytes of a file
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$")]
 Text = Annotated[str, Field(max_length=4000)]
 Seed = Annotated[int, Field(ge=0, lt=2**62)]
-Value = bool | int | float | str | list[float]
+Whole = Annotated[int, Field(ge=-(2**62), lt=2**62)]
+Value = bool | Whole | float | str | list[float]
 """A hyper-parameter."""
 
 
@@ -141,9 +142,8 @@ def shipped() -> list[str]:
 def find(source: str | Path) -> Path:
     """The file of a path, or of the name of a shipped spec."""
     path = Path(source)
-    inside = FIGURES / f"{source}.toml"
-    if not path.exists() and str(source) in shipped():
-        return inside
+    if str(source) in shipped() and not path.exists():
+        return FIGURES / f"{source}.toml"
     return path
 
 

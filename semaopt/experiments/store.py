@@ -131,7 +131,7 @@ class Store:
         """SQLite's errors as ours."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeError) as error:  # the latter: damage in a name that SQLite tells of
             full = any(word in str(error) for word in ("full", "I/O", "readonly", "unable"))
             remedy = "free the disk, or choose another --out" if full else _MOVE
             raise OutputError(f"{self.path}: cannot be used ({error}); {remedy}") from error

@@ -95,10 +95,10 @@ class Oracles:
             next one: one process on the joint batch has a product of averages, not an average of products.
         watch: if given, sees every gradient and product, by what an error calls it, and may raise.
 
-    ``loss`` is what ``outer`` returned last.
+    ``loss`` is what ``outer`` returned last; NaN before.
     """
 
-    loss: Tensor
+    loss = torch.tensor(math.nan)
 
     def __init__(
         self,

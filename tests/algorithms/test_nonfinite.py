@@ -172,6 +172,35 @@ def test_an_estimate_that_overflows_takes_the_averages_back(kind):
     assert_same(before[1], [x.detach(), y.detach()])
 
 
+@pytest.mark.parametrize("policy", ["skip", "error"])
+@pytest.mark.parametrize("kind", ["SGDMax", "AccMDA"])
+def test_a_later_call_of_the_closure_takes_the_earlier_ones_back(kind, policy):
+    """NaN in the second gradient of a step: y has ascended once, or the gradient at the last point was taken."""
+    x, y = nn.Parameter(torch.tensor([1.0])), nn.Parameter(torch.tensor([0.5]))
+    optimizer = getattr(semaopt.baselines, kind)(primal=[x], dual=[y], lr=0.1, dual_lr=0.1, on_nonfinite=policy)
+    calls, bad = [], []
+
+    def closure():
+        calls.append(None)
+        loss = (x.square() / 2 + x * y - y.square() / 2).sum() * (math.nan if len(calls) in bad else 1.0)
+        loss.backward()
+        return loss
+
+    for k in (1, 2):  # at its first call, then at its second
+        optimizer.step(closure)
+        before = copy.deepcopy(optimizer.state_dict()), [x.detach().clone(), y.detach().clone()]
+        bad.append(len(calls) + k)
+        if policy == "error":
+            with pytest.raises(RuntimeError, match=r"has 1 NaN and 0 Inf .*; nothing was changed"):
+                optimizer.step(closure)
+        else:
+            optimizer.step(closure)
+            assert optimizer.skipped_steps == k
+        assert len(calls) >= bad[-1]
+        assert str(before[0]) == str(optimizer.state_dict())
+        assert_same(before[1], [x.detach(), y.detach()])
+
+
 def test_scma_leaves_z_alone():
     x = nn.Parameter(torch.ones(2))
     optimizer = semaopt.SCMA([x], blocks=3, on_nonfinite="skip")

@@ -174,19 +174,18 @@ def scma(xs: Any, others: list[Tensor], **hyper: Any) -> Optimizer:
 
 CLOSURES = ("gradients", "closure", "compile", "decoupled_weight_decay", "separable", "complex", "differentiable")
 PLAIN = ("beta", "bias_correction", "clip_scaling", "maximize", "decoupled_weight_decay")
-BASELINE = (*PLAIN, "on_nonfinite")
-CLOSED = (*BASELINE, "gradients", "closure", "compile")
+CLOSED = (*PLAIN, "gradients", "closure", "compile")
 STAGES = {"stage_length": 3, "proximal": 0.1}
 
 METHODS = [
     *(Method(f"ASA[{name}]", asa(name)) for name in semaopt.scalings.BY_NAME),
     minmax(semaopt.PDAda, ("maximize",)),
     minmax(semaopt.PDSM, ("maximize", "clip_scaling")),
-    minmax(semaopt.baselines.SGDA, BASELINE),
+    minmax(semaopt.baselines.SGDA, PLAIN),
     minmax(semaopt.baselines.SGDMax, CLOSED, max_ascents=3),
-    minmax(semaopt.baselines.EpochSGDA, BASELINE, **STAGES),
-    minmax(semaopt.baselines.PESSGDA, BASELINE, factor=0.9, **STAGES),
-    minmax(semaopt.baselines.PESAdaGrad, BASELINE, factor=0.9, **STAGES),
+    minmax(semaopt.baselines.EpochSGDA, PLAIN, **STAGES),
+    minmax(semaopt.baselines.PESSGDA, PLAIN, factor=0.9, **STAGES),
+    minmax(semaopt.baselines.PESAdaGrad, PLAIN, factor=0.9, **STAGES),
     minmax(semaopt.baselines.AccMDA, (*CLOSED, "weight_decay"), k=1.0, m=2.0),
     two_levels(semaopt.SMB, "[tracked]"),
     two_levels(semaopt.SMB, "[neumann, adam]", inverse=semaopt.hypergradient.Neumann(terms=4), scaling="adam"),
@@ -194,9 +193,9 @@ METHODS = [
     two_levels(semaopt.SMB, "[cg, amsgrad]", inverse=semaopt.hypergradient.CG(2), scaling="amsgrad"),
     two_levels(semaopt.SMB, "[exact, adafom]", inverse=semaopt.hypergradient.Exact(), scaling="adafom"),
     two_levels(semaopt.SBMA, lacks=(*PLAIN, "weight_decay"), lam=0.5, c_fy=5.0, c_gxy=2.0),
-    two_levels(semaopt.baselines.BSA, lacks=(*BASELINE, "weight_decay"), lower_steps=2),
-    two_levels(semaopt.baselines.TTSA, lacks=(*BASELINE, "weight_decay")),
-    two_levels(semaopt.baselines.StocBiO, lacks=(*BASELINE, "weight_decay"), lower_steps=2),
-    two_levels(semaopt.baselines.SOBA, lacks=(*BASELINE, "weight_decay")),
+    two_levels(semaopt.baselines.BSA, lacks=(*PLAIN, "weight_decay"), lower_steps=2),
+    two_levels(semaopt.baselines.TTSA, lacks=(*PLAIN, "weight_decay")),
+    two_levels(semaopt.baselines.StocBiO, lacks=(*PLAIN, "weight_decay"), lower_steps=2),
+    two_levels(semaopt.baselines.SOBA, lacks=(*PLAIN, "weight_decay")),
     Method("SCMA", scma, compose, lacks=dict.fromkeys(CLOSURES, "takes two closures, has its own tests")),
 ]

@@ -21,7 +21,7 @@ def test_memory_does_not_grow(method):
     """Neither a tensor nor a Python object for each step, nor what the C step might forget."""
     optimizer, problem = method.start(lr=1e-3)
     method.advance(optimizer, problem, 0)
-    steps = 5_000 if method.advance is descend else 300
+    steps = 2_500 if method.advance is descend else 150
 
     def take(count):
         for k in range(count):

@@ -290,7 +290,7 @@ sys.exit(main())
 @pytest.mark.slow
 def test_ctrl_c_keeps_what_is_finished(tmp_path):
     # The signal goes to the whole group, as from a terminal.
-    path, out = write_spec(tmp_path / "mine.toml", epochs=60), tmp_path / "out"
+    path, out = write_spec(tmp_path / "mine.toml", epochs=30), tmp_path / "out"
     args = [sys.executable, "-c", INTERRUPTED, "run", path, "--out", str(out), "--workers", "2"]
     args += ["--checkpoint-seconds", "0.05"]
     with subprocess.Popen(

@@ -69,10 +69,9 @@ class ProximalStages(MinMaxOptimizer):
         """One step; ``closure``, if given, computes the loss and the gradients first and its value is returned."""
         loss = evaluate(closure)
         self._check_step()
-        for group in self.param_groups:
-            for x in group["params"]:
-                if x.requires_grad:
-                    self._remember(group, x)
+        if self._leaves_out():
+            return loss
+        self._remember_all()
         for group, zs, gs in self._each():
             eta = group["lr"] * self.decay(group["stage"])
             if group["role"] == "primal":
@@ -90,6 +89,12 @@ class ProximalStages(MinMaxOptimizer):
                 group["stage"] += 1
                 group["taken"] = 0
         return loss
+
+    def _remember_all(self) -> None:
+        for group in self.param_groups:
+            for x in group["params"]:
+                if x.requires_grad:
+                    self._remember(group, x)
 
     def _remember(self, group: dict[str, Any], x: Tensor) -> None:
         """Add x_t to the stage's average, also where x has no gradient; at its start x_t is the reference."""

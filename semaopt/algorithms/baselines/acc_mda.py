@@ -37,6 +37,8 @@ class AccMDA(MinMaxOptimizer):
         primal, dual, lr, dual_lr, project: as in :class:`semaopt.PDAda`.
         k, m: of eta_t; m at least max(2, k^3, (c_x k)^3, (c_y k)^3), so that every eta_t and a_t is at most 1.
         c_x, c_y: of a_t, on the primal and on the dual side.
+        on_nonfinite: ``"error"`` or ``"skip"`` for gradients with NaN or Inf at either point, as in
+            :class:`semaopt.PDAda`.
 
     Reference: Huang, Gao, Pei and Huang, "Accelerated Zeroth-Order and First-Order Momentum Methods from Mini to
     Minimax Optimization", JMLR 2022.
@@ -67,13 +69,21 @@ class AccMDA(MinMaxOptimizer):
         m: float = 8.0,
         c_x: float = 1.0,
         c_y: float = 1.0,
+        on_nonfinite: str | None = None,
     ) -> None:
         for name, value in (("k", k), ("m", m), ("c_x", c_x), ("c_y", c_y)):
             check_rate(name, value, "see the formulas of eta_t and a_t")
         least = max(2.0, k**3, (c_x * k) ** 3, (c_y * k) ** 3)
         rule = f"must be at least max(2, k^3, (c_x k)^3, (c_y k)^3) = {least:g}"
         require(m >= least, "m", m, rule, "raise m or lower k: eta_t and a_t may not exceed 1")
-        given = {"lr": lr, "dual_lr": dual_lr, "beta": None, "project": project, "taken": 0}
+        given = {
+            "lr": lr,
+            "dual_lr": dual_lr,
+            "beta": None,
+            "project": project,
+            "taken": 0,
+            "on_nonfinite": on_nonfinite,
+        }
         super().__init__(primal, dual, {**given, "k": k, "m": m, "c_x": c_x, "c_y": c_y})
 
     def _buffers(self, group: dict[str, Any]) -> tuple[str, ...]:
@@ -90,6 +100,8 @@ class AccMDA(MinMaxOptimizer):
             )
         loss, before = self._two_gradients(closure)
         self._check_step()
+        if self._leaves_out([(f"a gradient at the last point (number {i})", g) for i, g in enumerate(before.values())]):
+            return loss
         for group, zs, gs in self._each():
             c = group["c_x"] if group["role"] == "primal" else group["c_y"]
             eta, a = self._eta(group, 0), c * self._eta(group, -1) ** 2

@@ -26,7 +26,8 @@ class BSA(BilevelOptimizer):
     The inner loop starts where the last one ended.
 
     Args:
-        upper, lower, lr, lower_lr, lower_weight_decay, project, process_group: as in :class:`semaopt.SMB`.
+        upper, lower, lr, lower_lr, lower_weight_decay, project, process_group, on_nonfinite: as in
+            :class:`semaopt.SMB`.
         inverse: h, :class:`semaopt.hypergradient.Neumann` if None.
         lower_steps: S.
 
@@ -53,6 +54,7 @@ class BSA(BilevelOptimizer):
         lower_weight_decay: float = 0.0,
         project: Projection | None = None,
         process_group: Any = None,
+        on_nonfinite: str | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "upper", "lower", "__class__")}
         check_count("lower_steps", lower_steps)
@@ -68,9 +70,10 @@ class BSA(BilevelOptimizer):
     def step(self, outer: Closure, inner: Closure) -> Tensor:  # type: ignore[override]
         """One step on x; returns the loss of ``outer``. The loop calls ``inner`` ``lower_steps`` times."""
         oracles = self._oracles(outer, inner)
-        for s in range(self.param_groups[0]["lower_steps"]):
-            self._descend_lower(oracles, self._decay(s))
-        loss, estimate, _ = self._hypergradient(oracles)
-        self._move_upper(oracles, estimate)
-        self._count()
-        return loss
+        with self._all_or_nothing(moved=True):
+            for s in range(self.param_groups[0]["lower_steps"]):
+                self._descend_lower(oracles, self._decay(s))
+            _, estimate, _ = self._hypergradient(oracles)
+            self._move_upper(oracles, estimate)
+            self._count()
+        return oracles.loss

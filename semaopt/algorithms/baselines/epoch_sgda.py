@@ -24,6 +24,7 @@ class EpochSGDA(ProximalStages):
             ``"constant"``: T_k = T_0.
         proximal: gamma_p, at least the weak convexity of f in x.
         weight_decay: adds ``weight_decay * x`` to the primal gradient.
+        on_nonfinite: ``"error"`` or ``"skip"`` for gradients with NaN or Inf, as in :class:`semaopt.PDAda`.
 
     Reference: Yan, Xu, Lin, Liu and Yang, "Optimal Epoch Stochastic Gradient Descent Ascent Methods for Min-Max
     Optimization", NeurIPS 2020.
@@ -48,6 +49,7 @@ class EpochSGDA(ProximalStages):
         growth: str = "linear",
         proximal: float = 2e-3,
         weight_decay: float = 0.0,
+        on_nonfinite: str | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "primal", "dual", "__class__")}
         super().__init__(primal, dual, {**given, "factor": None})

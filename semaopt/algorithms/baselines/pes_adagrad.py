@@ -43,7 +43,7 @@ class PESAdaGrad(ProximalStages):
     the Euclidean one (the same for a Box).
 
     Args:
-        primal, dual, lr, dual_lr, project, stage_length, growth, factor, proximal, weight_decay: as in
+        primal, dual, lr, dual_lr, project, stage_length, growth, factor, proximal, weight_decay, on_nonfinite: as in
             :class:`semaopt.baselines.PESSGDA`.
         delta: added to the root of the sum.
 
@@ -71,11 +71,13 @@ class PESAdaGrad(ProximalStages):
         proximal: float = 2e-3,
         delta: float = 1e-7,
         weight_decay: float = 0.0,
+        on_nonfinite: str | None = None,
     ) -> None:
         ok = is_real(delta) and 1e-30 <= delta < math.inf
         require(ok, "delta", delta, "must be finite and at least 1e-30 (smaller vanishes in float32)", "try 1e-7")
         given = {"lr": lr, "dual_lr": dual_lr, "project": project, "stage_length": stage_length, "growth": growth}
         given |= {"factor": factor, "proximal": proximal, "delta": delta, "weight_decay": weight_decay}
+        given["on_nonfinite"] = on_nonfinite
         super().__init__(primal, dual, given)
 
     def _buffers(self, group: dict[str, Any]) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ class PESSGDA(ProximalStages):
         factor: of the step sizes from stage to stage, in (0, 1].
         proximal: gamma_p, at least the weak convexity of f in x.
         weight_decay: adds ``weight_decay * x`` to the primal gradient.
+        on_nonfinite: ``"error"`` or ``"skip"`` for gradients with NaN or Inf, as in :class:`semaopt.PDAda`.
 
     Reference: Guo, Yan, Yuan and Yang, "Fast Objective & Duality Gap Convergence for Non-Convex Strongly-Concave
     Min-Max Problems with PL Condition", JMLR 2023.
@@ -48,6 +49,7 @@ class PESSGDA(ProximalStages):
         factor: float = 0.2,
         proximal: float = 2e-3,
         weight_decay: float = 0.0,
+        on_nonfinite: str | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "primal", "dual", "__class__")}
         super().__init__(primal, dual, given)

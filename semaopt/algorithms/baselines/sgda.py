@@ -21,6 +21,7 @@ class SGDA(MinMaxOptimizer):
     Args:
         primal, dual, lr, dual_lr, project: as in :class:`semaopt.PDAda`.
         weight_decay: adds ``weight_decay * x`` to the primal gradient.
+        on_nonfinite: ``"error"`` or ``"skip"`` for gradients with NaN or Inf, as in :class:`semaopt.PDAda`.
 
     Reference: Lin, Jin and Jordan, "On Gradient Descent Ascent for Nonconvex-Concave Minimax Problems", ICML 2020.
 
@@ -41,8 +42,16 @@ class SGDA(MinMaxOptimizer):
         *,
         project: Projection | None = None,
         weight_decay: float = 0.0,
+        on_nonfinite: str | None = None,
     ) -> None:
-        given = {"lr": lr, "dual_lr": dual_lr, "beta": None, "project": project, "weight_decay": weight_decay}
+        given: dict[str, Any] = {
+            "lr": lr,
+            "dual_lr": dual_lr,
+            "beta": None,
+            "project": project,
+            "weight_decay": weight_decay,
+        }
+        given["on_nonfinite"] = on_nonfinite
         super().__init__(primal, dual, given)
 
     @torch.no_grad()
@@ -50,6 +59,8 @@ class SGDA(MinMaxOptimizer):
         """One step; ``closure``, if given, computes the loss and the gradients first and its value is returned."""
         loss = evaluate(closure)
         self._check_step()
+        if self._leaves_out():
+            return loss
         for group, zs, gs in self._each():
             if group["role"] == "primal":
                 self._descend(group, zs, gs, group["lr"])

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch.optim.optimizer import ParamsT
 
-from semaopt._check import check_rate, require
+from semaopt._check import NonFiniteError, check_rate, require
 from semaopt.algorithms.minmax import MinMaxOptimizer, evaluate
+from semaopt.algorithms.nonfinite import kept
 from semaopt.estimator import Rate, group_norm
 from semaopt.projections import Projection
 
@@ -26,6 +27,8 @@ class SGDMax(MinMaxOptimizer):
         tolerance: on the gradient mapping :math:`|\Pi_Y[y + \eta_y g] - y|/\eta_y` over all dual variables.
         max_ascents: the ascent ends after so many steps; a stochastic gradient may never meet the tolerance.
         weight_decay: adds ``weight_decay * x`` to the primal gradient.
+        on_nonfinite: ``"error"`` or ``"skip"`` for gradients with NaN or Inf in any call, as in
+            :class:`semaopt.PDAda`; y is then where it began.
 
     ``step(closure)`` calls the closure ``1 + ascents`` times. It must compute the loss and call ``backward()``,
     on a fresh sample or on the same one; gradients are cleared before each call.
@@ -55,11 +58,19 @@ class SGDMax(MinMaxOptimizer):
         tolerance: float = 1e-3,
         max_ascents: int = 100,
         weight_decay: float = 0.0,
+        on_nonfinite: str | None = None,
     ) -> None:
         check_rate("tolerance", tolerance, "0.0 takes max_ascents steps each time")
         ok = isinstance(max_ascents, int) and max_ascents >= 1
         require(ok, "max_ascents", max_ascents, "must be a whole number >= 1", "try 100")
-        given = {"lr": lr, "dual_lr": dual_lr, "beta": None, "project": project, "weight_decay": weight_decay}
+        given: dict[str, Any] = {
+            "lr": lr,
+            "dual_lr": dual_lr,
+            "beta": None,
+            "project": project,
+            "weight_decay": weight_decay,
+        }
+        given["on_nonfinite"] = on_nonfinite
         super().__init__(primal, dual, {**given, "tolerance": tolerance, "max_ascents": max_ascents})
 
     @torch.no_grad()
@@ -71,16 +82,30 @@ class SGDMax(MinMaxOptimizer):
                 "call optimizer.step(closure) with a closure that computes the loss, calls backward() and returns it"
             )
         tolerance, max_ascents = (self.param_groups[0][name] for name in ("tolerance", "max_ascents"))
+        put_back = self._kept()
         for ascents in range(max_ascents + 1):
             self.zero_grad()
             loss = evaluate(closure)
             self._check_step()
+            try:
+                if self._leaves_out():
+                    put_back()
+                    return loss
+            except NonFiniteError:
+                put_back()
+                raise
             if ascents == max_ascents or not self._improve(tolerance):
                 break
         for group, xs, gs in self._each():
             if group["role"] == "primal":
                 self._descend(group, xs, gs, group["lr"])
         return loss
+
+    def _kept(self) -> Callable[[], None]:
+        """What undoes the ascent, if it may come to that."""
+        if self.on_nonfinite is None:
+            return lambda: None
+        return kept(self, [z for group in self.param_groups for z in group["params"]], moved=True)
 
     def _improve(self, tolerance: float) -> bool:
         """One ascent step, unless it would move y by less than the tolerance: the gradients are then those at y."""

@@ -26,7 +26,8 @@ class SOBA(BilevelOptimizer):
     All at :math:`(x_t, y_t, w_t)`, with one sample of f and one of g.
 
     Args:
-        upper, lower, lr, lower_lr, lower_weight_decay, project, process_group: as in :class:`semaopt.SMB`.
+        upper, lower, lr, lower_lr, lower_weight_decay, project, process_group, on_nonfinite: as in
+            :class:`semaopt.SMB`.
         system_lr: rho; None takes ``lower_lr``.
 
     Reference: Dagréou, Ablin, Vaiter and Moreau, "A framework for bilevel optimization that enables stochastic and
@@ -51,6 +52,7 @@ class SOBA(BilevelOptimizer):
         lower_weight_decay: float = 0.0,
         project: Projection | None = None,
         process_group: Any = None,
+        on_nonfinite: str | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "upper", "lower", "__class__")}
         given["inverse"] = TrackedSystem(given.pop("system_lr"))
@@ -61,8 +63,9 @@ class SOBA(BilevelOptimizer):
     def step(self, outer: Closure, inner: Closure) -> Tensor:  # type: ignore[override]
         """One step; ``outer`` and ``inner`` are called once each. Returns the loss that ``outer`` computed."""
         oracles = self._oracles(outer, inner)
-        loss, estimate, g_y = self._hypergradient(oracles)
-        self._move_upper(oracles, estimate)
-        self._move_lower(g_y)
-        self._count()
-        return loss
+        with self._all_or_nothing():
+            _, estimate, g_y = self._hypergradient(oracles)
+            self._move_upper(oracles, estimate)
+            self._move_lower(g_y)
+            self._count()
+        return oracles.loss

@@ -20,7 +20,8 @@ class StocBiO(BSA):
         x_{t+1} &= x_t - \eta_x\, (O_{fx} - O_{gxy} h\, O_{fy})(x_t, y^S)
 
     Args:
-        upper, lower, lr, lower_lr, lower_weight_decay, project, process_group: as in :class:`semaopt.SMB`.
+        upper, lower, lr, lower_lr, lower_weight_decay, project, process_group, on_nonfinite: as in
+            :class:`semaopt.SMB`.
         inverse: h, :class:`semaopt.hypergradient.NeumannSeries` if None.
         lower_steps: S.
 
@@ -46,6 +47,7 @@ class StocBiO(BSA):
         lower_weight_decay: float = 0.0,
         project: Projection | None = None,
         process_group: Any = None,
+        on_nonfinite: str | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         given["inverse"] = NeumannSeries() if inverse is None else inverse

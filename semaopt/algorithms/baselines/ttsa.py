@@ -25,8 +25,8 @@ class TTSA(BilevelOptimizer):
         x_{t+1} &= x_t - \eta_x (t+1)^{-3/5}\, (O_{fx} - O_{gxy} h\, O_{fy})(x_t, y_{t+1})
 
     Args:
-        upper, lower, lr, lower_lr, lower_weight_decay, project, process_group: as in :class:`semaopt.SMB`; the
-            ``lr`` of the groups stays eta.
+        upper, lower, lr, lower_lr, lower_weight_decay, project, process_group, on_nonfinite: as in
+            :class:`semaopt.SMB`; the ``lr`` of the groups stays eta.
         inverse: h, :class:`semaopt.hypergradient.Neumann` if None.
         powers: those of 1/(t+1) for y and for x.
 
@@ -54,6 +54,7 @@ class TTSA(BilevelOptimizer):
         lower_weight_decay: float = 0.0,
         project: Projection | None = None,
         process_group: Any = None,
+        on_nonfinite: str | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "upper", "lower", "__class__")}
         pair = isinstance(powers, (tuple, list)) and len(powers) == 2 and all(is_real(a) and a >= 0 for a in powers)
@@ -67,8 +68,9 @@ class TTSA(BilevelOptimizer):
         """One step; ``outer`` is called once, ``inner`` once more than the inverse says. Returns the outer loss."""
         oracles = self._oracles(outer, inner)
         t, (lower_power, upper_power) = self._t + 1, self.param_groups[0]["powers"]
-        self._descend_lower(oracles, t**-lower_power)
-        loss, estimate, _ = self._hypergradient(oracles)
-        self._move_upper(oracles, estimate, t**-upper_power)
-        self._count()
-        return loss
+        with self._all_or_nothing(moved=True):
+            self._descend_lower(oracles, t**-lower_power)
+            _, estimate, _ = self._hypergradient(oracles)
+            self._move_upper(oracles, estimate, t**-upper_power)
+            self._count()
+        return oracles.loss

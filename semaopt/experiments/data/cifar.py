@@ -1,12 +1,16 @@
 """CIFAR-10 and CIFAR-100: the python version, whose files are pickles.
 
 A pickle can run any code. These are read by an unpickler that knows the three names with which numpy writes an array,
-and refuses all others.
+and refuses all others. Even these three are not numpy's: what a hostile file says of shapes and types goes no further
+than the few lines here.
 """
 
 from __future__ import annotations
 
+import io
+import math
 import pickle
+import pickletools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,30 +31,81 @@ SCALE = {
 }
 
 
-def _empty(kind: object, shape: object, code: object) -> np.ndarray[Any, Any]:
+class _Type:
+    """What stands for ``numpy.dtype(code, align, copy)``; of its state, the order of bytes, a byte has none."""
+
+    def __init__(self, code: object, *_: object) -> None:
+        text = code.decode() if isinstance(code, bytes) else str(code)
+        self.name = {"u1": "uint8", "i8": "int64", "f4": "float32", "f8": "float64"}.get(text, text)
+
+    def __setstate__(self, _: object) -> None:
+        """Nothing that matters for bytes."""
+
+
+class _Array:
+    """What stands for a pickled array: filled by its state, if that is one of bytes."""
+
+    content: np.ndarray[Any, Any] | None = None
+    said = "an array without content"
+
+    def __setstate__(self, state: object) -> None:
+        """(version, shape, type, whether in Fortran's order, the bytes)."""
+        if not (isinstance(state, tuple) and len(state) == 5):
+            raise pickle.UnpicklingError("an array's state is not what numpy writes")
+        _, shape, kind, fortran, data = state
+        self.said = f"{getattr(kind, 'name', kind)} {shape}"
+        whole = isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape) and isinstance(data, bytes)
+        if whole and isinstance(kind, _Type) and kind.name == "uint8" and not fortran and len(data) == math.prod(shape):
+            self.content = np.frombuffer(data, np.uint8).reshape(shape).copy()
+
+
+class _Kind:
+    """What stands for ``numpy.ndarray``, which is only ever named."""
+
+
+def _empty(kind: object, shape: object, code: object) -> _Array:
     """What numpy's ``_reconstruct`` does in a pickled array: an empty one, filled by its state."""
-    if kind is not np.ndarray or shape != (0,) or code != b"b":
+    if kind is not _Kind or shape != (0,) or code != b"b":
         raise pickle.UnpicklingError("an array begins otherwise than numpy writes it")
-    return np.ndarray((0,), np.int8)
+    return _Array()
+
+
+_NAMES = {
+    ("numpy.core.multiarray", "_reconstruct"): _empty,
+    ("numpy._core.multiarray", "_reconstruct"): _empty,
+    ("numpy", "ndarray"): _Kind,
+    ("numpy", "dtype"): _Type,
+}
 
 
 class ArrayUnpickler(pickle.Unpickler):
-    """Knows numpy's arrays (by the old and the new place of ``_reconstruct``) and nothing else."""
+    """Knows how numpy writes arrays (by the old and the new place of ``_reconstruct``) and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """One of three, or an error."""
-        if name == "_reconstruct" and module in ("numpy.core.multiarray", "numpy._core.multiarray"):
-            return _empty
-        if module == "numpy" and name in ("ndarray", "dtype"):
-            return getattr(np, name)
+        """What stands for one of three, or an error."""
+        if (module, name) in _NAMES:
+            return _NAMES[module, name]
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR file needs")
+
+
+_MOST = 1_000_000  # entries of the memo; a file of 10,000 images has some 20,000
+
+
+def _look_through(data: bytes) -> None:
+    """Refuse what would make an unpickler take memory without end, or what CIFAR's files do not use."""
+    for operation, argument, _ in pickletools.genops(data):
+        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= int(argument or 0) <= _MOST:
+            raise pickle.UnpicklingError(f"{operation.name} {argument}: more places than a CIFAR file has")
+        if operation.name in ("BYTEARRAY8", "NEXT_BUFFER", "READONLY_BUFFER", "EXT1", "EXT2", "EXT4"):
+            raise pickle.UnpicklingError(f"{operation.name}, which no CIFAR file needs")
 
 
 def unpickle(path: Path) -> dict[bytes, Any]:
     """The dictionary in a CIFAR file; nothing that the file says is executed."""
     try:
-        with path.open("rb") as file:
-            content = ArrayUnpickler(file, encoding="bytes").load()
+        data = path.read_bytes()
+        _look_through(data)
+        content = ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); fetch the set again") from error
     except (
@@ -68,9 +123,10 @@ def unpickle(path: Path) -> dict[bytes, Any]:
 def batch(path: Path, key: bytes, classes: int) -> tuple[Tensor, Tensor]:
     """Images and labels of one file."""
     content = unpickle(path)
-    x, y = content.get(b"data"), content.get(key)
-    if not (isinstance(x, np.ndarray) and x.dtype == np.uint8 and x.ndim == 2 and x.shape[1] == PIXELS):
-        found = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
+    array, y = content.get(b"data"), content.get(key)
+    x = array.content if isinstance(array, _Array) else None
+    if x is None or x.ndim != 2 or x.shape[1] != PIXELS:
+        found = array.said if isinstance(array, _Array) else type(array).__name__
         raise DataError(f"{path}: data is {found} and should be uint8 (n, {PIXELS}); delete it and fetch the set again")
     if not (isinstance(y, list) and len(y) == len(x) and all(type(v) is int and 0 <= v < classes for v in y)):
         text = f"{path}: {key.decode()} should be {len(x)} numbers from 0 to {classes - 1}"

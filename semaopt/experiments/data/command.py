@@ -59,6 +59,9 @@ def fetch(name: Annotated[str, typer.Argument(metavar="NAME", help="As in list."
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     try:
         one = find(name)
+    except DataError as error:
+        raise typer.BadParameter(str(error), param_hint="NAME") from error
+    try:
         with Progress(*columns, console=console) as bar:
             tasks = {d.url: bar.add_task(d.url.rpartition("/")[2], total=None, visible=False) for d in one.downloads}
             done = one.fetch(

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import lzma
 import os
+import struct
 import tempfile
+import tokenize
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -108,7 +112,10 @@ def _kept(path: Path, rows: int) -> Flat | None:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             flat = Flat(**{one.name: content[one.name] for one in fields(Flat)})
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except (
+        *(OSError, ValueError, KeyError, EOFError, SyntaxError, RuntimeError, MemoryError, OverflowError),
+        *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError),
+    ):  # what damage can make of a zip file (RuntimeError: as if encrypted) and of the heads of arrays in it
         return None
     return flat if _whole(flat, rows) else None
 

@@ -212,7 +212,7 @@ def test_loading_fetches_what_is_missing(server, tmp_path, monkeypatch):
         (("list",), 0, "4 of 4 files missing, 55.0 MB: semaopt data fetch mnist"),
         (("fetch", "tiny"), 0, "it.csv"),
         (("fetch", "digits"), 0, "digits is there, with scikit-learn"),
-        (("fetch", "tinny"), 1, "did you mean 'tiny'"),
+        (("fetch", "tinny"), 2, "did you mean 'tiny'"),
     ],
 )
 def test_command(server, tmp_path, monkeypatch, capsys, args, status, text):

@@ -1,0 +1,142 @@
+"""How opening a store, planning a resume and writing the report grow with the number of runs in it.
+
+    python benchmarks/store.py                       # 100, 1,000 and 10,000 runs
+    python benchmarks/store.py --runs 100 1000 --repeats 5
+
+The runs are those of a grid of the three variants of Adam on the digits, with made-up curves: nothing is trained. Every
+command then finds all runs done. Times are medians; the last column says how the time grows from the row above, as a
+power of the number of runs. Ends with status 1 if resuming or the report grows faster than the power 1.3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from semaopt.experiments import api, spec, study
+from semaopt.experiments.runner import Place, Runner
+from semaopt.experiments.runs import Machine, Run
+from semaopt.experiments.store import Result, Store
+from semaopt.experiments.workers import Here
+
+METHODS = 3
+SEEDS = 5
+MOST = 1.3  # power
+
+
+def a_spec(runs: int) -> spec.Spec:
+    """About so many runs: a grid of three axes times the tuning seeds, and the final runs."""
+    points = max((runs - METHODS * SEEDS) // (METHODS * SEEDS), 1)
+    axis = [2.0**-k for k in range(max(round(points ** (1 / 3)), 2))]
+    options = {"beta": 0.9, "every": 1, "factor": 0.5}
+    names = ("adam", "beta", "both")
+    decays = ([], ["gamma"], ["lr", "gamma"])
+    methods = [
+        {"name": name, "label": name, "algorithm": "ASA", "decays": what, "options": options if what else {"beta": 0.9}}
+        for name, what in zip(names, decays, strict=True)
+    ]
+    raw: dict[str, Any] = {
+        "name": "many",
+        "title": "Many",
+        "loss": "cross_entropy",
+        "batch": 32,
+        "epochs": 60,
+        "metrics": ["train_loss", "test_accuracy"],
+        "claim": {"text": "-", "metric": "train_loss", "order": list(names)},
+        "data": {"name": "digits"},
+        "model": {"name": "mlp"},
+        "seeds": {"tuning": list(range(100, 100 + SEEDS)), "final": list(range(SEEDS))},
+        "tuning": {
+            "metric": "valid_loss",
+            "direction": "minimize",
+            "rounds": 0,
+            "grid": dict.fromkeys(("lr", "g0", "weight_decay"), axis),
+        },
+        "methods": methods,
+    }
+    return spec.build(raw)
+
+
+def made_up(run: Run) -> Result:
+    """Curves that fall, a little differently from run to run."""
+    offset = 1e-3 * run.seed + 1e-2 * math.log(run.values["lr"])
+    length = run.until if run.purpose == "final" else 1
+    return Result({name: [offset + 2.0 / (k + 1) for k in range(length)] for name in run.training["metrics"]}, 1.0)
+
+
+class MadeUp(Here):
+    """Does no run: an engine that answers at once."""
+
+    def do(self, work: Any, jobs: Any, tick: Any) -> Any:
+        return iter([(unit, [made_up(run) for run in unit.runs]) for unit in jobs])
+
+
+def timed(do: Callable[[], Any], repeats: int) -> tuple[float, Any]:
+    times, found = [], None
+    for _ in range(repeats):
+        started = time.perf_counter()
+        found = do()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times), found
+
+
+def measure(runs: int, folder: Path, repeats: int) -> tuple[int, dict[str, float]]:
+    """Seconds of each thing, with so many runs in the store."""
+    chosen, place = a_spec(runs), Place(folder, Machine())
+
+    def conduct(engine: Any) -> Any:
+        return study.conduct([chosen], place, engine, api.Silent(), command="semaopt run many")
+
+    def opened() -> int:
+        with Store(folder / study.STORE) as store:
+            return len(store)
+
+    def planned() -> int:
+        with Store(folder / study.STORE) as store:
+            one = study.Study(chosen, Runner(store, MadeUp(), api.Silent(), place))
+            one.announce()
+            return one.runner.reused
+
+    filling, _ = timed(lambda: conduct(MadeUp()), 1)
+    opening, count = timed(opened, repeats)
+    planning, _ = timed(planned, repeats)
+    resuming, results = timed(lambda: conduct(MadeUp()), repeats)
+    assert (results.session.computed, results.session.reused) == (0, count), "something was done twice"
+    writing, _ = timed(lambda: study.write(results, folder), repeats)
+    size = (folder / study.STORE).stat().st_size / 2**20
+    return count, {
+        "fill": filling, "open": opening, "plan": planning, "resume": resuming, "report": writing, "MB": size
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, nargs="+", default=[100, 1000, 10_000])
+    parser.add_argument("--repeats", type=int, default=3)
+    given = parser.parse_args()
+    before: tuple[int, dict[str, float]] | None = None
+    grew = False
+    for runs in sorted(given.runs):
+        with tempfile.TemporaryDirectory() as folder:
+            count, found = measure(runs, Path(folder), given.repeats)
+        for name, value in found.items():
+            power = ""
+            if before is not None:
+                power = f"{math.log(value / before[1][name]) / math.log(count / before[0]):6.2f}"
+                grew |= name in ("resume", "report") and float(power) > MOST
+            unit = "" if name == "MB" else " s"
+            print(f"{count:7} runs  {name:7} {value:9.4f}{unit:2} {power}", flush=True)
+        before = count, found
+    return int(grew)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Runs inputs through a target; each input is made from the seed, the target's name and its own number alone."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from tests.fuzz.targets import FIRED, Target
+
+SECONDS = 30  # of the processor; an input that takes longer hangs
+
+
+class Hangs(BaseException):
+    """Taken too long: no ``except`` of the library may catch it."""
+
+
+@dataclass
+class Found:
+    """What became of the inputs of a target."""
+
+    target: str
+    inputs: int = 0
+    accepted: int = 0
+    seconds: float = 0.0
+    kinds: Counter[str] = field(default_factory=Counter)
+    """Findings by what they have in common."""
+    examples: dict[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise Hangs(f"more than {SECONDS} s")
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def fuzz(target: Target, numbers: range, seed: int) -> Found:
+    """Run these inputs; all findings are collected."""
+    found = Found(target.name)
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        for number in numbers:
+            given = target.make(Random(f"{seed}/{target.name}/{number}"))
+            found.inputs += 1
+            try:
+                with _limited():
+                    found.accepted += target.check(given, Path(folder))
+            except BaseException as error:  # whatever it is, it is what is looked for
+                if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
+                    raise
+                _note(found, number, given, error)
+            finally:
+                FIRED.clear()
+    found.seconds = time.perf_counter() - started
+    return found
+
+
+def _note(found: Found, number: int, given: object, error: BaseException) -> None:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/fuzz/" not in f.filename]
+    last = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "the harness"
+    ours = [f for f in frames if "semaopt" in f.filename]
+    where = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else last
+    kind = f"{type(error).__name__} at {where}"
+    found.kinds[kind] += 1
+    shown = repr(given)
+    shown = shown if len(shown) <= 400 else f"{shown[:200]} ... {shown[-200:]}"
+    found.examples.setdefault(kind, f"input {number}: {str(error)[:300]} (raised at {last})\n    {shown}")
