@@ -44,15 +44,8 @@ class SGDA(MinMaxOptimizer):
         weight_decay: float = 0.0,
         on_nonfinite: str | None = None,
     ) -> None:
-        given: dict[str, Any] = {
-            "lr": lr,
-            "dual_lr": dual_lr,
-            "beta": None,
-            "project": project,
-            "weight_decay": weight_decay,
-        }
-        given["on_nonfinite"] = on_nonfinite
-        super().__init__(primal, dual, given)
+        given = {name: value for name, value in locals().items() if name not in ("self", "primal", "dual", "__class__")}
+        super().__init__(primal, dual, {**given, "beta": None})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -60,18 +60,11 @@ class SGDMax(MinMaxOptimizer):
         weight_decay: float = 0.0,
         on_nonfinite: str | None = None,
     ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "primal", "dual", "__class__")}
         check_rate("tolerance", tolerance, "0.0 takes max_ascents steps each time")
         ok = isinstance(max_ascents, int) and max_ascents >= 1
         require(ok, "max_ascents", max_ascents, "must be a whole number >= 1", "try 100")
-        given: dict[str, Any] = {
-            "lr": lr,
-            "dual_lr": dual_lr,
-            "beta": None,
-            "project": project,
-            "weight_decay": weight_decay,
-        }
-        given["on_nonfinite"] = on_nonfinite
-        super().__init__(primal, dual, {**given, "tolerance": tolerance, "max_ascents": max_ascents})
+        super().__init__(primal, dual, {**given, "beta": None})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
