@@ -164,7 +164,8 @@ def test_a_spec_that_is_not_there(call):
     status, out, err = call("run", "nothing.toml")
     assert (status, out) == (2, "")
     assert (
-        "nothing.toml: cannot be read (No such file or directory); give a file, or a shipped spec: figure1-bace" in err
+        "nothing.toml: cannot be read (No such file or directory); give a file, or a shipped spec: bilevel-digits"
+        in err
     )
 
 
