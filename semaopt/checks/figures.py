@@ -51,8 +51,11 @@ def plot(axes: Axes, result: Result) -> None:
             axes.vlines(curve.x, curve.low, curve.high, color=colour, alpha=0.3, linewidth=6)
         axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
     if what.logarithmic:
+        from matplotlib.ticker import LogLocator
+
         axes.set_xscale("log")
         axes.set_yscale("log")
+        axes.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))  # on a short axis every minor tick is labelled
     axes.set_xlabel(what.x_label)
     axes.set_ylabel(what.y_label)
     axes.grid(which="major", alpha=0.3)
