@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +58,7 @@ def results(folders: Sequence[Path], command: str) -> Results:
 def opened(folder: Path) -> Store:
     """The store of a result folder, to be read only."""
     path = folder / study.STORE
-    if not path.is_file():
+    if not os.path.isfile(path):  # a name too long is no file
         raise OutputError(
             f"{folder}: is no result folder, it holds no {study.STORE}; give a folder that semaopt reproduce, run or "
             "tune has written (its --out)"

@@ -12,7 +12,7 @@ from torch import Tensor
 from semaopt.experiments import data, joint, methods, metrics, ranks
 from semaopt.experiments.runs import Run
 
-_ROWS = 1000  # scored at once when a part is measured
+_ROWS = 128  # scored at once when a part is measured; of larger batches the memory is new each time, and costs more
 
 
 class Member:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +30,7 @@ class DataSet:
 
     def missing(self, root: Path) -> list[File]:
         """The files that are not there; those that are there are not looked into."""
-        return [file for file in self.files if not (root / file.path).is_file()]
+        return [file for file in self.files if not os.path.isfile(root / file.path)]  # a name too long is not there
 
     def fetch(self, root: Path, progress: Progress = lambda *_: None) -> list[Path]:
         """Download what is missing or wrong, and say what was put in place."""
