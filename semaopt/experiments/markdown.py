@@ -14,7 +14,7 @@ from semaopt.experiments.page import seconds
 from semaopt.experiments.results import Final, Finding, Results
 from semaopt.experiments.section import CLAIMED, axis_name, spread_text, titled, tuned_axes, value_text
 
-_SHOWN = ("semaopt", "torch", "numpy", "scikit-learn", "rdkit", "python", "platform", "machine", "step")
+_SHOWN = ("semaopt", "torch", "numpy", "scikit-learn", "rdkit", "python", "machine", "step")
 
 
 def text(results: Results) -> str:
@@ -23,8 +23,8 @@ def text(results: Results) -> str:
         "# Results",
         *results.notes,
         *(_claims(results.findings) if results.findings else []),
-        *(_checks(results.checks) if results.checks else []),
         *(part for finding in results.findings for part in _figure(finding)),
+        *(_checks(results.checks) if results.checks else []),  # the longest table comes last
     ]
     return "\n\n".join(parts) + "\n"
 
