@@ -56,8 +56,8 @@ def _whole(finding: Finding, ink: str) -> Figure:
             panel.patch.set_alpha(figure.patch.get_alpha())
             draw(panel, finding, metric)
         sentences = finding.headline.replace(". ", ".\n").splitlines()
-        # The legend stands above the title, in its first line.
-        figure.suptitle("\n".join(["", *(textwrap.fill(sentence, 110) for sentence in sentences)]), fontsize=11)
+        # The legend stands above the title, in the two lines that it leaves.
+        figure.suptitle("\n".join(["", "", *(textwrap.fill(sentence, 110) for sentence in sentences)]), fontsize=11)
         figure.supxlabel("\n".join(textwrap.wrap(finding.evidence, 130)), fontsize=9)
         drawing.legend(figure, axes[0], 6)
         return figure
