@@ -87,7 +87,7 @@ setup(
         Extension(
             "semaopt.kernels._step",
             sources=[str(HOME / name) for name in ("step.c", "table.c", "threads.c", "stream.c", "auc.c")],
-            depends=[str(HOME / name) for name in ("step.h", "arithmetic.h")],
+            depends=[str(HOME / name) for name in ("step.h", "arithmetic.h", "numbers.h")],
             extra_compile_args=FLAGS,
             extra_link_args=["-pthread", "-lm"],
             optional=True,

@@ -54,6 +54,7 @@ def test_the_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     names = run(page)
+    assert names, f"{page.name} has no block that was run"
     if (claim := CLAIMS.get(page.name)) is not None:
         claim(names)
 

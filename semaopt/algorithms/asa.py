@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT, _use_grad_for_differentiable
 
-from semaopt.algorithms.base import SemaOptimizer
+from semaopt.algorithms.base import SemaOptimizer, options_of
 from semaopt.algorithms.quiet import quiet
 from semaopt.estimator import COUNTERS, Rate, arithmetic_dtype, group_norm, real, sema_
 from semaopt.kernels import dispatch
@@ -125,7 +125,7 @@ class ASA(SemaOptimizer):
         rounding_seed: int = 0,
         on_nonfinite: str | None = None,
     ) -> None:
-        defaults = {name: value for name, value in locals().items() if name not in ("self", "params", "__class__")}
+        defaults = options_of(locals())
         super().__init__(params, defaults)
 
     @quiet

@@ -43,6 +43,14 @@ Ready = tuple[dict[str, Any], list[Tensor], list[Tensor], list[dict[str, Any]]]
 _LOCAL = ("implementation", "state_dtype")
 
 
+_VARIABLES = ("self", "__class__", "params", "primal", "dual", "upper", "lower")
+
+
+def options_of(scope: Mapping[str, Any]) -> dict[str, Any]:
+    """The options among a constructor's arguments: its ``locals()`` on the first line, without the variables."""
+    return {name: value for name, value in scope.items() if name not in _VARIABLES}
+
+
 def check_group(group: Mapping[str, Any]) -> None:
     """Raise for the first hyper-parameter of a param group that breaks its rule.
 

@@ -11,7 +11,7 @@ from torch.optim.optimizer import ParamsT
 
 from semaopt._check import check_beta, check_flag, require
 from semaopt.algorithms.asa import step_group
-from semaopt.algorithms.base import SemaOptimizer
+from semaopt.algorithms.base import SemaOptimizer, options_of
 from semaopt.algorithms.quiet import quiet
 from semaopt.estimator import Rate, state_dtype, track_
 from semaopt.hypergradient.oracles import Partial, scalar, vjp
@@ -75,7 +75,7 @@ class SCMA(SemaOptimizer):
         process_group: Any = None,
         on_nonfinite: str | None = None,
     ) -> None:
-        defaults = {name: value for name, value in locals().items() if name not in ("self", "params", "__class__")}
+        defaults = options_of(locals())
         check_beta("inner_beta", inner_beta)
         check_flag("fresh", fresh)
         ok = blocks is None or (isinstance(blocks, int) and not isinstance(blocks, bool) and blocks >= 1)

@@ -8,6 +8,7 @@ from typing import Any
 from torch.optim.optimizer import ParamsT, _use_grad_for_differentiable
 
 from semaopt.algorithms.asa import step_group
+from semaopt.algorithms.base import options_of
 from semaopt.algorithms.minmax import MinMaxOptimizer, evaluate
 from semaopt.algorithms.quiet import quiet
 from semaopt.estimator import Rate
@@ -69,7 +70,7 @@ class PDAda(MinMaxOptimizer):
         differentiable: bool = False,
         on_nonfinite: str | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "primal", "dual", "__class__")}
+        given = options_of(locals())
         super().__init__(primal, dual, given)
 
     @quiet
@@ -120,5 +121,5 @@ class PDSM(PDAda):
         differentiable: bool = False,
         on_nonfinite: str | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        super().__init__(scaling="shb", **given)
+        given = options_of(locals())
+        super().__init__(primal, dual, scaling="shb", **given)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from semaopt._check import is_real, require
+from semaopt.algorithms.base import options_of
 from semaopt.algorithms.bilevel import BilevelOptimizer
 from semaopt.algorithms.quiet import quiet
 from semaopt.estimator import Rate, state_dtype, track_
@@ -78,7 +79,7 @@ class SBMA(BilevelOptimizer):
         process_group: Any = None,
         on_nonfinite: str | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "upper", "lower", "__class__")}
+        given = options_of(locals())
         for name in ("lam", "c_fy", "c_gxy"):
             ok = given[name] is None or (is_real(given[name]) and 0 < given[name] < math.inf)
             require(ok, name, given[name], "must be a number > 0", "None does not clip")

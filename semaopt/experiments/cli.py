@@ -44,7 +44,7 @@ def reproduce(
     """Every theorem check and every figure, then the report.
 
     Sets of data that have to be downloaded are used where they are; nothing is downloaded. What is finished is kept in
-    DIR/runs.sqlite: an interrupted command goes on where it was.
+    DIR/runs.sqlite: an interrupted command goes on where it was. The exit status is 1 if a check failed.
     """
     from semaopt.experiments import api, ranks, reproduction, study
     from semaopt.experiments.runner import Place
@@ -64,6 +64,8 @@ def reproduce(
             results = study.conduct(parts.specs, place, engine, bar, command=command, parts=parts)
         study.write(results, out)
     conclude(bar, results, out)
+    if not all(check.passed for check in results.checks):
+        raise typer.Exit(1)  # as semaopt check does
 
 
 @app.command()

@@ -46,7 +46,7 @@ def test_sgda():
     assert_ends((x, y), (a, b))
 
 
-def stages(kind, growth, factor=None, adagrad=False, steps=40, length=4, proximal=0.3, delta=1e-3):
+def assert_stages(kind, growth, factor=None, adagrad=False, steps=40, length=4, proximal=0.3, delta=1e-3):
     """Stages written out: the whole history of a stage is kept and averaged at its end."""
     x, y = pair()
     a, b = x.detach().clone(), y.detach().clone()
@@ -75,17 +75,17 @@ def stages(kind, growth, factor=None, adagrad=False, steps=40, length=4, proxima
 
 @pytest.mark.parametrize("growth", ["linear", "constant", "inverse"])
 def test_epoch_sgda(growth):
-    stages(baselines.EpochSGDA, growth)
+    assert_stages(baselines.EpochSGDA, growth)
 
 
 @pytest.mark.parametrize("growth", ["linear", "constant", "inverse"])
 def test_pes_sgda(growth):
-    stages(baselines.PESSGDA, growth, factor=0.7)
+    assert_stages(baselines.PESSGDA, growth, factor=0.7)
 
 
 @pytest.mark.parametrize("growth", ["linear", "constant"])
 def test_pes_adagrad(growth):
-    stages(baselines.PESAdaGrad, growth, factor=0.7, adagrad=True)
+    assert_stages(baselines.PESAdaGrad, growth, factor=0.7, adagrad=True)
 
 
 def test_stage_lengths():

@@ -15,9 +15,17 @@ import torch.multiprocessing as mp
 WORLD = 2
 
 
-def run_on_two(work: Callable[[int, Path], None], folder: Path) -> None:
-    """``work(rank, folder)`` in two processes that know each other; what one of them raises is raised here."""
+def run_on_two(work: Callable[[int, Path], None], folder: Path) -> bool:
+    """``work(rank, folder)`` in two processes that know each other; what one of them raises is raised here.
+
+    True if both came to the end of it: a process may also leave quietly.
+    """
     mp.spawn(_enter, (work, folder), WORLD)
+    return all(_end(folder, rank).exists() for rank in range(WORLD))
+
+
+def _end(folder: Path, rank: int) -> Path:
+    return folder / f"rank {rank} came to its end"
 
 
 def _enter(rank: int, work: Callable[[int, Path], None], folder: Path) -> None:
@@ -27,6 +35,7 @@ def _enter(rank: int, work: Callable[[int, Path], None], folder: Path) -> None:
     wait = datetime.timedelta(minutes=5)  # for the other process, on a busy machine
     dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=wait)
     work(rank, folder)
+    _end(folder, rank).touch()
     dist.barrier()
     dist.destroy_process_group()
     # Not by returning: now and then a thread of gloo is still about when the interpreter takes itself down, and aborts.

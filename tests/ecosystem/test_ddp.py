@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
@@ -27,4 +29,14 @@ def equal_one(rank, folder):
 
 
 def test_two_processes_equal_one(tmp_path):
-    run_on_two(equal_one, tmp_path)
+    assert run_on_two(equal_one, tmp_path)
+
+
+def refuse(rank, folder):
+    assert rank == 0, "the second process does not agree"
+
+
+def test_the_two_processes_are_heard(tmp_path):
+    """What one of them asserts in vain fails the test that started it."""
+    with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="the second process does not agree"):
+        run_on_two(refuse, tmp_path)

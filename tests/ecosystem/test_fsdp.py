@@ -46,7 +46,7 @@ def equal_one(rank, folder):
 
 @pytest.mark.slow
 def test_two_processes_equal_one(tmp_path):
-    run_on_two(equal_one, tmp_path)
+    assert run_on_two(equal_one, tmp_path)
 
 
 def parts(seed, **options):
@@ -124,4 +124,4 @@ def way_back(rank, folder):
 
 @pytest.mark.slow
 def test_resume_is_exact(tmp_path):
-    run_on_two(way_back, tmp_path)
+    assert run_on_two(way_back, tmp_path)

@@ -67,4 +67,4 @@ def blocks(rank):
 
 @pytest.mark.slow
 def test_ranks_agree(tmp_path):
-    run_on_two(both, tmp_path)
+    assert run_on_two(both, tmp_path)

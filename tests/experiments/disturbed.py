@@ -318,10 +318,12 @@ def spoiled(spec: str, out: Path, log: Path) -> dict[str, Any]:
     content = path.read_bytes()
     curve = re.search(rb"\[\d\.\d\d\d", content)
     assert curve is not None
-    found = {}
+    found: dict[str, Any] = {}
+    before = rows(out)
     for name, at in (("head", 16), ("schema", content.index(b"CREATE TABLE") + 3), ("row", curve.end() - 1)):
         path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
         found[name] = told(command(spec, out), log)
+    found["same"] = rows(out) == before  # the row was the last: its run was done again
     path.write_bytes(content)
     return found
 

@@ -1,6 +1,7 @@
 """The command line: what it says and with which status it ends."""
 
 import ast
+import dataclasses
 import json
 import os
 import re
@@ -98,6 +99,16 @@ def test_reproduce_does_all_it_can_and_nothing_twice(call, monkeypatch):
     assert status == 0
     assert f"0 runs done, {RUNS} reused" in err
     assert "theorem checks" not in err
+    read = theorems.records.check
+    monkeypatch.setattr(theorems.records, "check", lambda content: failing(read(content)))
+    status, out, err = call("reproduce")
+    assert (status, out) == (1, "results/quick/report.html\n")
+    assert "Theorems: 0 of 1 checks PASS; FAIL: smb[logistic]." in err
+
+
+def failing(check):
+    """The same check, had its first claim not come out."""
+    return dataclasses.replace(check, lines=[dataclasses.replace(check.lines[0], passed=False), *check.lines[1:]])
 
 
 @pytest.mark.usefixtures("_tiny")

@@ -99,3 +99,4 @@ def test_a_damaged_store(found):
     said(found["spoiled"]["head"], 2, r"runs.sqlite: cannot be used \(file is not a database\); if it is damaged, move")
     said(found["spoiled"]["schema"], 2, r"runs.sqlite: cannot be used \(malformed database schema")
     said(found["spoiled"]["row"], 0, "its row in the store is damaged; it is done again.* 1 runs done, 1 reused")
+    assert found["spoiled"]["same"]

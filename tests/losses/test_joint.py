@@ -140,7 +140,7 @@ def agree(rank, folder):
 @pytest.mark.slow
 def test_two_processes_agree_with_one(tmp_path):
     """DDP and FSDP2 on halves of the batch give the parameters of one process on all of it, dual variables too."""
-    run_on_two(agree, tmp_path)
+    assert run_on_two(agree, tmp_path)
 
 
 def way_back(rank, folder):
@@ -167,4 +167,4 @@ def way_back(rank, folder):
 
 @pytest.mark.slow
 def test_sharded_checkpoints_resume_to_the_bit(tmp_path):
-    run_on_two(way_back, tmp_path)
+    assert run_on_two(way_back, tmp_path)

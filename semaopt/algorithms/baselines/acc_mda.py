@@ -11,6 +11,7 @@ from torch.optim.optimizer import ParamsT
 
 from semaopt import projections
 from semaopt._check import check_rate, require
+from semaopt.algorithms.base import options_of
 from semaopt.algorithms.minmax import MinMaxOptimizer, ascend_, evaluate
 from semaopt.estimator import Rate, group_norm
 from semaopt.projections import Projection
@@ -71,20 +72,13 @@ class AccMDA(MinMaxOptimizer):
         c_y: float = 1.0,
         on_nonfinite: str | None = None,
     ) -> None:
+        given = options_of(locals())
         for name, value in (("k", k), ("m", m), ("c_x", c_x), ("c_y", c_y)):
             check_rate(name, value, "see the formulas of eta_t and a_t")
         least = max(2.0, k**3, (c_x * k) ** 3, (c_y * k) ** 3)
         rule = f"must be at least max(2, k^3, (c_x k)^3, (c_y k)^3) = {least:g}"
         require(m >= least, "m", m, rule, "raise m or lower k: eta_t and a_t may not exceed 1")
-        given = {
-            "lr": lr,
-            "dual_lr": dual_lr,
-            "beta": None,
-            "project": project,
-            "taken": 0,
-            "on_nonfinite": on_nonfinite,
-        }
-        super().__init__(primal, dual, {**given, "k": k, "m": m, "c_x": c_x, "c_y": c_y})
+        super().__init__(primal, dual, {**given, "beta": None, "taken": 0})
 
     def _buffers(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("v", "previous")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from semaopt.algorithms.base import options_of
 from semaopt.algorithms.bilevel import BilevelOptimizer
 from semaopt.algorithms.quiet import quiet
 from semaopt.estimator import Rate
@@ -56,7 +57,7 @@ class BSA(BilevelOptimizer):
         process_group: Any = None,
         on_nonfinite: str | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "upper", "lower", "__class__")}
+        given = options_of(locals())
         check_count("lower_steps", lower_steps)
         given["inverse"] = Neumann() if inverse is None else inverse
         super().__init__(upper, lower, {**given, "beta": None})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch.optim.optimizer import ParamsT
 
+from semaopt.algorithms.base import options_of
 from semaopt.algorithms.baselines._stages import ProximalStages
 from semaopt.estimator import Rate
 from semaopt.projections import Projection
@@ -51,5 +52,5 @@ class EpochSGDA(ProximalStages):
         weight_decay: float = 0.0,
         on_nonfinite: str | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "primal", "dual", "__class__")}
+        given = options_of(locals())
         super().__init__(primal, dual, {**given, "factor": None})

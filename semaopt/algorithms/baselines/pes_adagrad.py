@@ -13,6 +13,7 @@ from torch.optim.optimizer import ParamsT
 from semaopt import projections
 from semaopt._check import is_real, require
 from semaopt.algorithms.asa import step_group
+from semaopt.algorithms.base import options_of
 from semaopt.algorithms.baselines._stages import ProximalStages
 from semaopt.algorithms.sides import SGD
 from semaopt.estimator import Rate
@@ -73,11 +74,9 @@ class PESAdaGrad(ProximalStages):
         weight_decay: float = 0.0,
         on_nonfinite: str | None = None,
     ) -> None:
+        given = options_of(locals())
         ok = is_real(delta) and 1e-30 <= delta < math.inf
         require(ok, "delta", delta, "must be finite and at least 1e-30 (smaller vanishes in float32)", "try 1e-7")
-        given = {"lr": lr, "dual_lr": dual_lr, "project": project, "stage_length": stage_length, "growth": growth}
-        given |= {"factor": factor, "proximal": proximal, "delta": delta, "weight_decay": weight_decay}
-        given["on_nonfinite"] = on_nonfinite
         super().__init__(primal, dual, given)
 
     def _buffers(self, group: dict[str, Any]) -> tuple[str, ...]:

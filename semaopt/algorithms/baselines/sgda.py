@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import ParamsT
 
+from semaopt.algorithms.base import options_of
 from semaopt.algorithms.minmax import MinMaxOptimizer, evaluate
 from semaopt.estimator import Rate
 from semaopt.projections import Projection
@@ -44,7 +45,7 @@ class SGDA(MinMaxOptimizer):
         weight_decay: float = 0.0,
         on_nonfinite: str | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "primal", "dual", "__class__")}
+        given = options_of(locals())
         super().__init__(primal, dual, {**given, "beta": None})
 
     @torch.no_grad()

@@ -9,6 +9,7 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from semaopt._check import NonFiniteError, check_rate, require
+from semaopt.algorithms.base import options_of
 from semaopt.algorithms.minmax import MinMaxOptimizer, evaluate
 from semaopt.algorithms.nonfinite import kept
 from semaopt.estimator import Rate, group_norm
@@ -60,7 +61,7 @@ class SGDMax(MinMaxOptimizer):
         weight_decay: float = 0.0,
         on_nonfinite: str | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "primal", "dual", "__class__")}
+        given = options_of(locals())
         check_rate("tolerance", tolerance, "0.0 takes max_ascents steps each time")
         ok = isinstance(max_ascents, int) and max_ascents >= 1
         require(ok, "max_ascents", max_ascents, "must be a whole number >= 1", "try 100")

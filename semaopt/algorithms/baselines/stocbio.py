@@ -6,6 +6,7 @@ from typing import Any
 
 from torch.optim.optimizer import ParamsT
 
+from semaopt.algorithms.base import options_of
 from semaopt.algorithms.baselines.bsa import BSA
 from semaopt.estimator import Rate
 from semaopt.hypergradient.inverses import Inverse, NeumannSeries
@@ -49,9 +50,9 @@ class StocBiO(BSA):
         process_group: Any = None,
         on_nonfinite: str | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        given = options_of(locals())
         given["inverse"] = NeumannSeries() if inverse is None else inverse
-        super().__init__(**given)
+        super().__init__(upper, lower, **given)
 
     def _decay(self, s: int) -> float:
         return 1.0

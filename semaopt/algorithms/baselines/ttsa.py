@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from semaopt._check import is_real, require
+from semaopt.algorithms.base import options_of
 from semaopt.algorithms.bilevel import BilevelOptimizer
 from semaopt.algorithms.quiet import quiet
 from semaopt.estimator import Rate
@@ -56,7 +57,7 @@ class TTSA(BilevelOptimizer):
         process_group: Any = None,
         on_nonfinite: str | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "upper", "lower", "__class__")}
+        given = options_of(locals())
         pair = isinstance(powers, (tuple, list)) and len(powers) == 2 and all(is_real(a) and a >= 0 for a in powers)
         require(pair, "powers", powers, "must be two numbers >= 0, of y and of x", "the paper's are (0.4, 0.6)")
         given["inverse"] = Neumann() if inverse is None else inverse
