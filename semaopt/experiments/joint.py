@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from semaopt.experiments import data, methods, metrics, models
+from semaopt.experiments import data, methods, metrics, models, peers
 from semaopt.experiments.runs import Run
 from semaopt.losses import AUCMinMax
 
@@ -21,10 +21,10 @@ class Joint(nn.Module):
 
     Args:
         model: gives linear scores.
-        auc: the min-max loss; None for cross-entropy.
+        auc: the min-max loss, ours or LibAUC's; None for cross-entropy.
     """
 
-    def __init__(self, model: nn.Module, auc: AUCMinMax | None) -> None:
+    def __init__(self, model: nn.Module, auc: AUCMinMax | peers.MarginLoss | None) -> None:
         super().__init__()
         self.model, self.auc = model, auc
 
@@ -53,6 +53,8 @@ def build(run: Run, task: data.Task) -> Joint:
     model = models.build(chosen["name"], task, seed=run.seed, **chosen["options"]).to(**kind)
     if run.training["loss"] == "cross_entropy":
         return Joint(model, None)
+    if run.algorithm["name"] == peers.PESG:
+        return Joint(model, peers.MarginLoss().to(**kind))
     # The labels are those of a task, 0 and 1: nothing to check in each batch.
     return Joint(model, AUCMinMax.from_labels(task.train.labels, validate=False, **kind))
 

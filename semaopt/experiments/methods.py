@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 import semaopt
 from semaopt import baselines, projections, scalings, schedules
 from semaopt._check import is_real, require
+from semaopt.experiments import peers
 from semaopt.hypergradient import Neumann, NeumannSeries, TrackedSystem
 
 Values = Mapping[str, Any]
@@ -117,6 +118,13 @@ def _staged(algorithm: Callable[..., Optimizer], shared: Mapping[str, str]) -> A
     return make
 
 
+def _pesg(sides: Sides, values: Sequence[Values], steps: int) -> Optimizer:
+    require(len(values) == 1, "values", values, "PESG is not vectorised", "train them one by one")
+    peers.check(values[0])
+    (dual,) = sides.dual[0]
+    return peers.pesg(sides.primal[0], dual, values[0], _epochs(values[0]["every"]) * steps)
+
+
 def _epochs(every: Any) -> int:
     ok = isinstance(every, int) and not isinstance(every, bool) and every >= 1
     require(ok, "every", every, "must be a whole number >= 1", "it counts epochs; the paper takes 20")
@@ -174,6 +182,7 @@ KINDS: dict[str, Kind] = {
     "PESAdaGrad": Kind(
         "auc", _MINMAX | {"every", *_PES, "g0"}, _staged(baselines.PESAdaGrad, {**_PES, "delta": "g0"}), True
     ),
+    peers.PESG: Kind("auc", peers.TAKES, _pesg, True),
     "SMB": Kind(
         "cleaning",
         _LOWER | _TERMS | {"beta", "bias_correction", "scaling", "g0", "beta2"} | _DECAY,
@@ -215,8 +224,12 @@ def try_out(algorithm: str, decays: Sequence[str], values: Values) -> None:
     """Raise the optimizer's own error for values that it does not take."""
     unknown = sorted(values.keys() - KINDS[algorithm].takes)
     require(not unknown, "options", unknown, f"{algorithm} does not take them", "leave them out")
-    x, y = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
-    build(algorithm, decays, [values], Sides([[x]], [[y]]), 1)
+    if algorithm == peers.PESG and not peers.installed():  # a spec is read without it; to run one is another matter
+        peers.check(values)
+        _epochs(values["every"])
+        return
+    *xs, y = (nn.Parameter(torch.zeros(1)) for _ in range(4))
+    build(algorithm, decays, [values], Sides([xs], [[y]]), 1)
 
 
 def is_number(value: Any) -> bool:

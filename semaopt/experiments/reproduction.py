@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 from semaopt import checks
+from semaopt.experiments import peers
 from semaopt.experiments.data import DataError
 from semaopt.experiments.data.files import root_folder
 from semaopt.experiments.data.load import find
@@ -14,7 +15,7 @@ from semaopt.experiments.theorems import Parts
 SCALES = ("quick", "small", "paper")
 CHECKS = "checks"
 #: The order of the page: the paper's figures, then what is beyond it.
-_GROUPS = ("figure1", "figure2", "figure3", "bilevel", "compositional")
+_GROUPS = ("figure1", "figure2", "figure3", "peers", "bilevel", "compositional")
 _MOLECULES = ("bbbp", "bace")
 
 
@@ -42,7 +43,7 @@ def select(scale: str, only: str | None = None) -> Parts:
     notes = []
     if lacking:
         commands = " && ".join(dict.fromkeys(lacking.values()))
-        notes.append(f"Left out, for their data are not here: {', '.join(lacking)}. To have them: {commands}")
+        notes.append(f"Left out, for what they need is not here: {', '.join(lacking)}. To have them: {commands}")
     chosen = tuple(checks.select(None, scale == "quick")) if only in (None, CHECKS) else ()
     kept = tuple(spec for spec in specs if spec.name not in lacking)
     return Parts(kept, chosen, scale == "quick", tuple(notes))
@@ -54,4 +55,6 @@ def _remedy(spec: Spec) -> str | None:
         return f"semaopt data fetch {spec.data.name}"
     if spec.data.name in _MOLECULES and importlib.util.find_spec("rdkit") is None:
         return "pip install 'semaopt[molecules]'"
+    if any(method.algorithm == peers.PESG for method in spec.methods) and not peers.installed():
+        return peers.REMEDY
     return None

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 import semaopt
-from semaopt.experiments import metrics
+from semaopt.experiments import metrics, peers
 from semaopt.experiments.files import digest
 from semaopt.experiments.spec import Method, Spec
 
@@ -155,6 +155,8 @@ def _compatible(a: Run, b: Run) -> bool:
     """Whether two runs can be one unit: they may differ in their seeds and in the rates of their groups."""
     shared = ("every", "factor", "growth", "proximal")
     alike = ("method", "purpose", "training", "until", "machine")
+    if a.algorithm["name"] == peers.PESG:
+        return False
     staged_g0 = a.algorithm["name"] != "PESAdaGrad" or a.values.get("g0") == b.values.get("g0")
     return (
         all(getattr(a, name) == getattr(b, name) for name in alike)
@@ -186,7 +188,7 @@ def fingerprint() -> dict[str, str]:
             continue
         code.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     known = environment()
-    names = ("torch", "numpy", "scikit-learn", "rdkit", "torch-geometric")
+    names = ("torch", "numpy", "scikit-learn", "rdkit", "torch-geometric", "libauc")
     versions = {name: known[name] for name in names if name in known}
     step = "compiled" if semaopt.kernels.available() else "foreach"
     return {"code": code.hexdigest(), **versions, "step": step, "machine": platform.machine()}
@@ -195,7 +197,7 @@ def fingerprint() -> dict[str, str]:
 def environment() -> dict[str, str]:
     """Versions and machine: what the numbers may depend on besides the configuration."""
     found = {"semaopt": semaopt.__version__, "torch": torch.__version__}
-    for name in ("numpy", "scipy", "scikit-learn", "matplotlib", "optuna", "rdkit", "torch-geometric", "ray"):
+    for name in ("numpy", "scipy", "scikit-learn", "matplotlib", "optuna", "rdkit", "torch-geometric", "libauc", "ray"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:  # an extra that is not installed

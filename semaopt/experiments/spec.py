@@ -33,7 +33,7 @@ Value = bool | Whole | float | str | list[float]
 
 
 _Minimizing = Literal["ASA"]
-_MinMax = Literal["PDAda", "PDSM", "SGDA", "EpochSGDA", "PESSGDA", "PESAdaGrad"]
+_MinMax = Literal["PDAda", "PDSM", "SGDA", "EpochSGDA", "PESSGDA", "PESAdaGrad", "PESG"]
 _Beyond = Literal["SMB", "SOBA", "StocBiO", "TTSA", "BSA", "SCMA"]
 
 

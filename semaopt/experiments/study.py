@@ -9,13 +9,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from semaopt.checks.figures import slug
-from semaopt.experiments import drawing, figure, markdown, ranks, records, report, theorem_figure, training, tuning
+from semaopt.experiments import (
+    drawing,
+    figure,
+    markdown,
+    peers,
+    ranks,
+    records,
+    report,
+    theorem_figure,
+    training,
+    tuning,
+)
 from semaopt.experiments.files import finite, owned, write_whole
 from semaopt.experiments.results import Final, Finding, Origin, Results, Session, to_json
 from semaopt.experiments.runner import Place, Runner, Watch
 from semaopt.experiments.runs import Run, Unit, environment, make
 from semaopt.experiments.spec import Method, Spec, shipped
-from semaopt.experiments.spec_errors import axes_of
+from semaopt.experiments.spec_errors import SpecError, axes_of
 from semaopt.experiments.store import Store
 from semaopt.experiments.theorems import Parts, Theorems
 from semaopt.experiments.tuning import Point, Trial, Tuning
@@ -30,6 +41,9 @@ class Study:
     def __init__(self, spec: Spec, runner: Runner, only: Sequence[str] = ()) -> None:
         self.spec, self.runner = spec, runner
         self.methods = [method for method in spec.methods if not only or method.name in only]
+        needing = [method.name for method in self.methods if method.algorithm == peers.PESG]
+        if needing and not peers.installed():
+            raise SpecError(f"{spec.name}: {needing[0]} is LibAUC's PESG, which is not here; {peers.REMEDY}")
         halving = spec.tuning is not None and spec.tuning.pruner == "halving"
         # The company of a vectorised run would change from rung to rung.
         self.together = 1 if halving or runner.place.machine.ranks > 1 else spec.together

@@ -1,0 +1,123 @@
+"""LibAUC's PESG beside ours: what is said without it, and that it is its own code with nothing added."""
+
+import pytest
+import torch
+
+from semaopt.experiments import methods, peers, reproduction, spec
+from semaopt.experiments.joint import Joint, sides
+from semaopt.experiments.spec_errors import SpecError
+from tests.experiments import tiny
+
+VALUES = {"lr": 0.1, "epoch_decay": 2e-3, "mode": "sgd", "every": 1, "factor": 0.5}
+NAMES = ["peers-a9a", "peers-bace", "peers-bbbp", "peers-ijcnn1"]
+with_libauc = pytest.mark.skipif(not peers.installed(), reason=f"LibAUC is not installed: {peers.REMEDY}")
+
+
+def test_without_libauc_a_spec_is_read_but_not_run(monkeypatch, tmp_path):
+    monkeypatch.setattr(peers, "installed", lambda: False)
+    found = spec.load("peers-a9a", "quick")
+    assert [method.algorithm for method in found.methods] == ["PESG", "PDSM", "PDAda"]
+    with pytest.raises(SpecError, match=r"peers-a9a: pesg is LibAUC's PESG, which is not here; pip install --no-deps"):
+        tiny.go(tmp_path, found)
+
+
+def test_without_libauc_reproduce_leaves_them_out(monkeypatch):
+    monkeypatch.setattr(peers, "installed", lambda: False)
+    monkeypatch.setattr(reproduction, "find", lambda name: Here())
+    monkeypatch.setattr(reproduction.importlib.util, "find_spec", lambda name: object())
+    parts = reproduction.select("quick", "peers")
+    assert parts.specs == ()
+    assert parts.notes == (
+        f"Left out, for what they need is not here: {', '.join(NAMES)}. To have them: {peers.REMEDY}",
+    )
+    monkeypatch.setattr(peers, "installed", lambda: True)
+    assert [one.name for one in reproduction.select("quick", "peers").specs] == NAMES
+
+
+class Here:
+    def missing(self, root):
+        return []
+
+
+@pytest.mark.parametrize("libauc", [False, pytest.param(True, marks=with_libauc)])
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"lr": -1.0}, "lr=-1.0"),
+        ({"epoch_decay": -1.0}, "epoch_decay=-1.0"),
+        ({"mode": "rmsprop"}, "mode='rmsprop': must be one of sgd, adam"),
+        ({"factor": 0.0}, r"factor=0.0: must lie in \(0, 1\]"),
+        ({"every": 0}, "every=0: must be a whole number >= 1"),
+        ({"beta": 0.9}, r"options=\['beta'\]: PESG does not take them"),
+    ],
+)
+def test_wrong_values_are_told_with_and_without_libauc(monkeypatch, libauc, wrong, text):
+    monkeypatch.setattr(peers, "installed", lambda: libauc)
+    methods.try_out("PESG", [], VALUES)
+    with pytest.raises(ValueError, match=text):
+        methods.try_out("PESG", [], {**VALUES, **wrong})
+
+
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1), torch.nn.Flatten(0))
+
+
+def batches(count):
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(count):
+        yield torch.randn(8, 3, generator=generator), torch.tensor([0, 1] * 4)
+
+
+def ours(values, length):
+    joint = Joint(model(), peers.MarginLoss())
+    split = sides([list(joint.parameters())], joint.is_dual())
+    return joint, methods.build("PESG", [], [values], split, length)[0]
+
+
+def train(joint, optimizer, count, skip=0):
+    for a, b in list(batches(count))[skip:]:
+        optimizer.zero_grad()
+        joint(a, b).backward()
+        optimizer.step()
+
+
+@with_libauc
+@pytest.mark.parametrize("decay", [2e-3, 0.0])
+@pytest.mark.parametrize("mode", peers.MODES)
+def test_it_is_libaucs_own_loop(mode, decay):
+    from libauc.losses.auc import AUCMLoss
+    from libauc.optimizers.pesg import PESG
+
+    network, loss = model(), AUCMLoss(device="cpu")
+    torch.manual_seed(0)  # of its first reference
+    options = {"lr": 0.1, "mode": mode, "epoch_decay": decay, "verbose": False, "device": torch.device("cpu")}
+    plain = PESG(network.parameters(), loss_fn=loss, **options)
+    for k, (a, b) in enumerate(batches(7)):
+        plain.zero_grad()
+        loss(torch.sigmoid(network(a)), b).backward()
+        plain.step()
+        if k % 3 == 2:  # stages of three steps
+            (plain.update_regularizer if decay else plain.update_lr)(2.0)
+    joint, optimizer = ours({**VALUES, "mode": mode, "epoch_decay": decay}, 3)
+    state = torch.get_rng_state()
+    train(joint, optimizer, 7)
+    assert torch.equal(state, torch.get_rng_state())
+    assert optimizer.param_groups[0]["lr"] == 0.025
+    expected = [*network.parameters(), loss.a, loss.b, loss.alpha]
+    assert all(torch.equal(x, y) for x, y in zip(joint.parameters(), expected, strict=True))
+
+
+@with_libauc
+def test_it_goes_on_from_a_checkpoint_to_the_bit(tmp_path):
+    whole, optimizer = ours(VALUES, 3)
+    train(whole, optimizer, 7)
+    first, optimizer = ours(VALUES, 3)
+    train(first, optimizer, 4)
+    torch.save({"joint": first.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "half.pt")
+    rest, optimizer = ours(VALUES, 3)
+    saved = torch.load(tmp_path / "half.pt", weights_only=True)
+    rest.load_state_dict(saved["joint"])
+    optimizer.load_state_dict(saved["optimizer"])
+    train(rest, optimizer, 7, skip=4)
+    assert all(torch.equal(x, y) for x, y in zip(rest.parameters(), whole.parameters(), strict=True))
