@@ -100,6 +100,10 @@ def largest(g: Tensor) -> float:
     return torch.finfo(torch.bfloat16 if g.dtype == torch.float32 else g.dtype).max
 
 
+#: Dtypes too coarse to add up in.
+NARROW = (torch.bfloat16, torch.float16)
+
+
 def state_dtype(x: Tensor, chosen: torch.dtype | None = None) -> torch.dtype:
     """The dtype of v and u for parameter ``x``: the one chosen, or its own, but float32 for bf16 and float16.
 
@@ -110,7 +114,7 @@ def state_dtype(x: Tensor, chosen: torch.dtype | None = None) -> torch.dtype:
 
 def arithmetic_dtype(x: Tensor) -> torch.dtype:
     """The dtype to compute in with the values of ``x``: its own, but float32 for bf16 and float16."""
-    return torch.float32 if x.dtype in (torch.bfloat16, torch.float16) else x.dtype
+    return torch.float32 if x.dtype in NARROW else x.dtype
 
 
 def real(x: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +13,7 @@ from torch.optim.optimizer import ParamsT
 from semaopt import projections
 from semaopt._check import NonFiniteError, check_rate, require
 from semaopt.algorithms.asa import step_group
-from semaopt.algorithms.base import zero_state
+from semaopt.algorithms.base import check_rates, zero_state
 from semaopt.algorithms.nonfinite import kept, refuse
 from semaopt.algorithms.sides import SGD, TwoSided
 from semaopt.estimator import Rate, scalar
@@ -74,6 +74,10 @@ class BilevelOptimizer(TwoSided):
         for group in self._of("lower"):
             group["inverse"] = inverses.resolve(inverse)
 
+    def _check_step(self) -> None:
+        for group in self.param_groups:
+            check_rates(group)  # what is in .grad is of the step before
+
     def _oracles(self, outer: Closure, inner: Closure) -> Oracles:
         self._check_step()
         for name, closure in (("outer", outer), ("inner", inner)):
@@ -88,16 +92,16 @@ class BilevelOptimizer(TwoSided):
         ranks, watch = self.defaults["process_group"], None if self.on_nonfinite is None else refuse
         return Oracles(outer, inner, xs["upper"], xs["lower"], decay=decay, process_group=ranks, watch=watch)
 
-    @contextmanager
-    def _all_or_nothing(self, *, moved: bool = False) -> Iterator[None]:
+    def _all_or_nothing(self, *, moved: bool = False) -> AbstractContextManager[None]:
         """Around what a step does: NaN or Inf before x moves ends it as ``on_nonfinite`` says.
 
         What the inverse and the averages of a step have written until then is taken back, and so is y if it has
         ``moved`` before the hypergradient is taken.
         """
-        if self.on_nonfinite is None:
-            yield
-            return
+        return nullcontext() if self.on_nonfinite is None else self._taken_back(moved)
+
+    @contextmanager
+    def _taken_back(self, moved: bool) -> Iterator[None]:
         groups = self._of("lower")
         numbers = [(group, group["bound"]) for group in groups]
         put_back = kept(self, [y for group in groups for y in group["params"]], moved=moved)

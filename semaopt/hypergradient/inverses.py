@@ -31,7 +31,7 @@ from semaopt.hypergradient.curvature import curvature, power_iteration
 from semaopt.hypergradient.dense import hessian_matrix, solve
 from semaopt.hypergradient.oracles import Oracles, Partial
 from semaopt.hypergradient.sampling import uniform
-from semaopt.hypergradient.vectors import Vector, axpy, dot, scaled
+from semaopt.hypergradient.vectors import Vector, axpy, dot, longer, scaled
 
 
 @dataclass
@@ -91,9 +91,9 @@ class _Series:
         for _ in range(TRIES):
             C, h, total = numbers["bound"], f_y, f_y
             for _ in range(p):
-                h = axpy(-1 / C, oracles.draw().hessian(h), h)
+                h = oracles.contracted(h, C)
                 total = axpy(1.0, h, total) if summed else h
-            if p == 0 or dot(h, h) <= 4 * dot(f_y, f_y):
+            if p == 0 or not longer(h, f_y, 2):
                 return total
             seen = power_iteration(oracles, f_y)
             if self.bound is not None:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from semaopt._check import NonFiniteError
-from semaopt.estimator import state_dtype
-from semaopt.hypergradient.vectors import Vector, average
+from semaopt.estimator import NARROW, state_dtype
+from semaopt.hypergradient.vectors import Vector, average, axpy
 
 Closure = Callable[[], Tensor]
 Seen = TypeVar("Seen", Tensor, Tensor | None)
@@ -53,31 +53,35 @@ class Sample:
         #: Where g_y has a graph; elsewhere it is constant, and its part of g_yy and g_xy is zero.
         self.curved = [i for i, g in enumerate(g_y) if g.requires_grad]
         self.outputs = [g_y[i] for i in self.curved]
+        if not self.outputs:
+            raise RuntimeError(LINEAR)
 
     @property
     def g_y(self) -> Vector:
         """The gradient in y."""
         o = self.oracles
-        return o.decayed(o.vector([g.detach() for g in self._g_y], o.lower), o.lower)
+        with torch.no_grad():
+            return o.decayed(o.vector([g.detach() for g in self._g_y], o.lower), o.lower)
 
     def hessian(self, v: Vector, *, keep: bool = False) -> Vector:
         """g_yy v; ``keep=True`` if another product with this sample follows."""
         o = self.oracles
-        return o.decayed(o.vector(self._products(v, o.lower, keep), o.lower), v)
+        return o.decayed(o.vector(self.products(v, o.lower, keep), o.lower), v)
 
     def mixed(self, v: Vector) -> Partial:
         """g_xy v; None for an upper parameter that g does not depend on."""
-        return self.oracles.partial(self._products(v, self.oracles.upper, False), "inner")
+        return self.oracles.partial(self.products(v, self.oracles.upper, False), "inner")
 
     def both(self, v: Vector) -> tuple[Vector, Partial]:
         """g_yy v and g_xy v from one pass."""
         o, n = self.oracles, len(self.oracles.lower)
-        found = self._products(v, o.lower + o.upper, False)
+        found = self.products(v, o.lower + o.upper, False)
         if all(h is None for h in found[:n]):
             raise RuntimeError(LINEAR)
         return o.decayed(o.vector(found[:n], o.lower), v), o.partial(found[n:], "inner")
 
-    def _products(self, v: Vector, inputs: list[Tensor], keep: bool) -> Sequence[Tensor | None]:
+    def products(self, v: Vector, inputs: list[Tensor], keep: bool) -> Sequence[Tensor | None]:
+        """The derivatives of g_y in ``inputs`` times v, as autograd gives them."""
         vectors = [v[i] for i in self.curved]
         if self.oracles.low:
             vectors = [part.to(g.dtype) for part, g in zip(vectors, self.outputs, strict=True)]
@@ -118,6 +122,9 @@ class Oracles:
         self._one_decay = len(set(self.decay)) == 1
         #: Whether vectors are kept in another dtype than their parameters.
         self.low = any(state_dtype(p) != p.dtype for p in (*self.upper, *self.lower))
+        #: Whether what autograd gives is what is used: neither averaged nor in another dtype.
+        self.plain = process_group is None and not self.low
+        self._starts: dict[float, Tensor] = {}
 
     def f(self) -> tuple[Tensor, Partial, Vector]:
         """One call of ``outer``: the loss, f_x and f_y."""
@@ -135,10 +142,34 @@ class Oracles:
 
     def draw(self, *, mixed: bool = False) -> Sample:
         """One call of ``inner``. Without ``mixed`` its graph leaves x out, which is cheaper."""
-        g_y = self._gradient(True) if mixed else self._without_upper(True)
-        if not any(g.requires_grad for g in g_y):
-            raise RuntimeError(LINEAR)
-        return Sample(self, g_y)
+        return Sample(self, self._gradient(True) if mixed else self._without_upper(True))
+
+    def contracted(self, v: Vector, C: float) -> Vector:
+        """``(I - g_yy/C) v`` with one call of ``inner``."""
+        if not self.plain or (self.decay and not self._one_decay):
+            return axpy(-1 / C, self.draw().hessian(v), v)
+        # The same with -1/C where autograd starts, and written out: the first model that a method is tried on is so
+        # small that calls, not sums, are what a product costs.
+        for x in self.upper:
+            x.requires_grad_(False)
+        try:
+            loss = scalar("inner", self._inner())
+            narrow = loss.dtype in NARROW  # of autocast: -1/C would be rounded there
+            start = torch.ones_like(loss) if narrow else self._starts.get(C)
+            if start is None or (start.dtype, start.shape, start.device) != (loss.dtype, loss.shape, loss.device):
+                start = self._starts[C] = torch.full_like(loss, -1 / C)
+            g_y = self._complete(vjp([loss], self.lower, [start], True, True))
+        finally:
+            for x in self.upper:
+                x.requires_grad_(True)
+        if narrow:
+            return axpy(-1 / C, Sample(self, g_y).hessian(v), v)
+        curved = all(g.requires_grad for g in g_y)
+        found = vjp(g_y, self.lower, v, False, False) if curved else Sample(self, g_y).products(v, self.lower, False)
+        full = [torch.zeros_like(y) if h is None else h for h, y in zip(found, self.lower, strict=True)]
+        if self._watch is not None:
+            self.seen(full, "inner")
+        return axpy(1 - self.decay[0] / C if self.decay else 1.0, v, full)
 
     def lower_gradient(self) -> Vector:
         """One call of ``inner`` for g_y alone."""
@@ -155,16 +186,19 @@ class Oracles:
                 x.requires_grad_(True)
 
     def _gradient(self, create: bool) -> Vector:
-        loss, g_y = scalar("inner", self._inner()), []
-        found = vjp([loss], self.lower, [torch.ones_like(loss)], create, create)
-        for i, (g, y) in enumerate(zip(found, self.lower, strict=True)):
-            if g is None:
-                raise RuntimeError(
-                    f"inner() does not depend on lower parameter {i}, of shape {tuple(y.shape)}, so y*(x) is not "
-                    "unique; leave it out of lower=, or regularize it in inner()"
-                )
-            g_y.append(g)
-        return g_y
+        loss = scalar("inner", self._inner())
+        return self._complete(vjp([loss], self.lower, [torch.ones_like(loss)], create, create))
+
+    def _complete(self, g_y: Sequence[Tensor | None]) -> Vector:
+        """The same, if there is one for each lower parameter."""
+        found = [g for g in g_y if g is not None]
+        if len(found) < len(g_y):
+            i = next(i for i, g in enumerate(g_y) if g is None)
+            raise RuntimeError(
+                f"inner() does not depend on lower parameter {i}, of shape {tuple(self.lower[i].shape)}, so y*(x) is "
+                "not unique; leave it out of lower=, or regularize it in inner()"
+            )
+        return found
 
     def vector(self, found: Sequence[Tensor | None], like: Sequence[Tensor], source: str = "inner") -> Vector:
         """Gradients or products, with zeros for None, in the dtype they are added up in, averaged over the ranks."""

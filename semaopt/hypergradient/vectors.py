@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,12 @@ def dot(x: Vector, y: Vector) -> float:
     if parts[0].device.type == "cpu":
         return sum(part.item() for part in parts)
     return torch.stack(parts).sum().item()  # one wait for the device instead of one for each tensor
+
+
+def longer(x: Vector, y: Vector, times: float) -> bool:
+    """Whether x is more than so many times as long as y, or holds NaN."""
+    found = torch.stack(torch._foreach_norm(x + y)).tolist()  # one wait for the device
+    return not math.hypot(*found[: len(x)]) <= times * math.hypot(*found[len(x) :])
 
 
 def flat(x: Sequence[Tensor]) -> Tensor:

@@ -76,6 +76,45 @@ def test_weight_decay_is_the_penalty_in_closed_form():
         torch.testing.assert_close(flat(a), flat(b))
 
 
+@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize("decay", [(), (0.5,) * 4, (0.3, 0.0, 0.1, 0.2)], ids=str)
+def test_a_contraction_is_its_two_steps(decay, narrow):
+    fast = network(dtype=torch.float32 if narrow else torch.float64)
+    if narrow:
+        inner = fast._inner
+        fast._inner = lambda: inner().to(torch.bfloat16)
+    slow, fast, watched = (Oracles(fast._outer, fast._inner, fast.upper, fast.lower, decay=decay) for _ in range(3))
+    slow.plain, seen = False, []
+    watched._watch = seen.append
+    v = [torch.randn_like(y) for y in fast.lower]
+    for C in (3.0, 7.0):  # a bound may be raised within a step
+        expected = axpy(-1 / C, slow.draw().hessian(v), v)
+        for oracles in (slow, fast):
+            torch.testing.assert_close(oracles.contracted(v, C), expected)
+        assert all(map(torch.equal, watched.contracted(v, C), fast.contracted(v, C)))
+    assert len(seen) == 2
+    assert all(x.requires_grad for x in fast.upper)
+
+
+def test_a_contraction_leaves_alone_where_g_is_linear_or_separate():
+    y, z, w = (nn.Parameter(torch.ones(2)) for _ in range(3))
+    x = nn.Parameter(torch.ones(2))
+    oracles = Oracles(
+        lambda: y.sum(), lambda: (y.square() * x).sum() + z.sum() + (w * w.detach()).sum(), [x], [y, z, w]
+    )
+    one = torch.ones(2)
+    hy, hz, hw = oracles.contracted([one, 2 * one, 3 * one], 4.0)
+    assert torch.equal(hy, one / 2)
+    assert torch.equal(hz, 2 * one)
+    assert torch.equal(hw, 3 * one)
+    flat_one = Oracles(lambda: z.sum(), lambda: (z * x).sum(), [x], [z])
+    with pytest.raises(RuntimeError, match="linear in the lower parameters"):
+        flat_one.contracted([one], 4.0)
+    without = Oracles(lambda: y.sum(), lambda: (y.square() * x).sum(), [x], [y, z])
+    with pytest.raises(RuntimeError, match="does not depend on lower parameter 1, of shape"):
+        without.contracted([one, one], 4.0)
+
+
 def test_an_upper_parameter_that_g_or_f_lacks_is_none():
     x, z, y = (nn.Parameter(torch.ones(2)) for _ in range(3))
     oracles = Oracles(lambda: (z * y).sum(), lambda: ((y - x).square()).sum(), [x, z], [y])
