@@ -153,6 +153,22 @@ def test_what_the_lower_level_gives_is_seen_too(method, when, bad):
     assert_same(values(problem), values(twin[1]))
 
 
+def test_a_bound_measured_in_a_step_left_out_is_forgotten():
+    x, y, calls = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1)), []
+
+    def inner():
+        calls.append(None)
+        return (math.nan if len(calls) > 10 else 1.0) * (y - x).square().sum()  # ten power iterations come first
+
+    inverse = semaopt.hypergradient.Neumann(2)
+    optimizer = semaopt.SMB([x], [y], inverse=inverse, on_nonfinite="skip")
+    optimizer.step(lambda: y.square().sum(), inner)
+    assert optimizer.skipped_steps == 1
+    assert optimizer.param_groups[1]["bound"] is None
+    optimizer.step(lambda: y.square().sum(), lambda: (y - x).square().sum())
+    assert optimizer.param_groups[1]["bound"] == 2.0
+
+
 @pytest.mark.parametrize("kind", ["SMB", "SBMA"])
 def test_an_estimate_that_overflows_takes_the_averages_back(kind):
     """All derivatives are finite; their difference is not, when the averages and the inverse have moved already."""

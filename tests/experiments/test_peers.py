@@ -1,9 +1,11 @@
 """LibAUC's PESG beside ours: what is said without it, and that it is its own code with nothing added."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from semaopt.experiments import methods, peers, reproduction, spec
+from semaopt.experiments import methods, peers, reproduction, runs, spec
 from semaopt.experiments.joint import Joint, sides
 from semaopt.experiments.spec_errors import SpecError
 from tests.experiments import tiny
@@ -56,6 +58,18 @@ def test_wrong_values_are_told_with_and_without_libauc(monkeypatch, libauc, wron
     methods.try_out("PESG", [], VALUES)
     with pytest.raises(ValueError, match=text):
         methods.try_out("PESG", [], {**VALUES, **wrong})
+
+
+def test_runs_of_pesg_are_never_one_vectorised_unit():
+    found = spec.build({**spec.load("peers-a9a", "quick").model_dump(), "together": 4})
+    point = {"lr": 0.1, "factor": 0.5, "every": 1, "mode": "sgd", "epoch_decay": 2e-3}
+    rates = {"beta": 0.9, "dual_lr": 0.1}
+    for name, values, each in (("pesg", point, [1, 1]), ("pdsm", {"lr": 0.1, "factor": 0.5, "every": 1, **rates}, [2])):
+        method = found.method(name)
+        two = [
+            runs.make(found, method, values, seed=seed, purpose="final", machine=runs.Machine()) for seed in range(2)
+        ]
+        assert [len(unit.runs) for unit in runs.units(two, 4, Path(), 10.0)] == each
 
 
 def model():

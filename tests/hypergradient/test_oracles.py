@@ -1,12 +1,14 @@
 """What the closures are asked for, on which sample, and what is wrong with them."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from semaopt.hypergradient.dense import hessian_matrix, mixed_matrix
 from semaopt.hypergradient.oracles import Oracles, slow_vjp, vjp
-from semaopt.hypergradient.vectors import axpy, dot, flat, scaled, unflat
+from semaopt.hypergradient.vectors import axpy, dot, flat, longer, scaled, unflat
 
 
 def network(dtype=torch.float64):
@@ -113,6 +115,14 @@ def test_a_contraction_leaves_alone_where_g_is_linear_or_separate():
     without = Oracles(lambda: y.sum(), lambda: (y.square() * x).sum(), [x], [y, z])
     with pytest.raises(RuntimeError, match="does not depend on lower parameter 1, of shape"):
         without.contracted([one, one], 4.0)
+
+
+def test_longer_counts_all_tensors_and_takes_nan_for_long():
+    x, y = [torch.tensor([3.0]), torch.tensor([4.0, 0.0])], [torch.tensor([0.0]), torch.tensor([0.0, 2.5])]
+    assert not longer(x, y, 2)
+    assert longer(x, y, 1.99)
+    assert longer([torch.tensor([math.nan]), x[1]], y, 1e9)
+    assert not longer(scaled(0.0, x), scaled(0.0, y), 2)
 
 
 def test_an_upper_parameter_that_g_or_f_lacks_is_none():
