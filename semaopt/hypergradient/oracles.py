@@ -124,7 +124,6 @@ class Oracles:
         self.low = any(state_dtype(p) != p.dtype for p in (*self.upper, *self.lower))
         #: Whether what autograd gives is what is used: neither averaged nor in another dtype.
         self.plain = process_group is None and not self.low
-        self._starts: dict[float, Tensor] = {}
 
     def f(self) -> tuple[Tensor, Partial, Vector]:
         """One call of ``outer``: the loss, f_x and f_y."""
@@ -155,9 +154,7 @@ class Oracles:
         try:
             loss = scalar("inner", self._inner())
             narrow = loss.dtype in NARROW  # of autocast: -1/C would be rounded there
-            start = torch.ones_like(loss) if narrow else self._starts.get(C)
-            if start is None or (start.dtype, start.shape, start.device) != (loss.dtype, loss.shape, loss.device):
-                start = self._starts[C] = torch.full_like(loss, -1 / C)
+            start = torch.full_like(loss, 1.0 if narrow else -1 / C)
             g_y = self._complete(vjp([loss], self.lower, [start], True, True))
         finally:
             for x in self.upper:
