@@ -33,13 +33,20 @@ def number(value: float | Tensor) -> float:
 def check_rate(name: str, value: Any, remedy: str) -> None:
     """A finite number >= 0, as a float or as a one-element tensor."""
     ok = is_real(value) and 0 <= number(value) < math.inf
-    require(ok, name, value, "must be a finite number >= 0", remedy)
+    require(ok, name, value, "must be a finite number >= 0", _as_float(name, value) or remedy)
+
+
+def _as_float(name: str, value: Any) -> str:
+    """The remedy for a number of another library, such as NumPy's."""
+    is_number = hasattr(value, "__float__") and not isinstance(value, (int, float, Tensor))
+    return f"it is a {type(value).__module__}.{type(value).__name__}; pass float({name})" if is_number else ""
 
 
 def check_beta(name: str, value: Any) -> None:
     """A momentum in [0, 1), as a float or as a one-element tensor."""
     ok = is_real(value) and 0 <= number(value) < 1
-    require(ok, name, value, "must lie in [0, 1)", f"gamma = 1 - {name} weighs the newest sample; try 0.9")
+    remedy = _as_float(name, value) or f"gamma = 1 - {name} weighs the newest sample; try 0.9"
+    require(ok, name, value, "must lie in [0, 1)", remedy)
 
 
 #: Outside this range 1/s^2 is not a normal float32 number.

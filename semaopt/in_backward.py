@@ -15,7 +15,7 @@ from semaopt.algorithms.asa import ASA, step_group
 from semaopt.algorithms.base import check_rates
 from semaopt.algorithms.nonfinite import refuse, sharing
 from semaopt.kernels import dispatch
-from semaopt.scalings import AdamPlus
+from semaopt.scalings import BY_NAME, AdamPlus, Scaling, Seen
 
 
 class InBackward:
@@ -116,4 +116,22 @@ def _step_one(optimizer: ASA, group: dict[str, Any], k: int, i: int, x: Tensor) 
         refuse([(f"the gradient of parameter {i} of group {k}", g)], sharing([x]), moved)
     if not optimizer.state[x]:
         optimizer._init_state(group, i, x)
+    if type(group["scaling"]) not in BY_NAME.values():
+        group = {**group, "scaling": _Alone(group["scaling"])}
     step_group(group, [x], [g], [optimizer.state[x]])
+
+
+class _Alone:
+    """A scaling of one's own, without the norm over a group whose other gradients are not there."""
+
+    def __init__(self, scaling: Scaling) -> None:
+        self.scaling, self.g0, self.buffers = scaling, scaling.g0, scaling.buffers
+
+    def update_(self, m: dict[str, Tensor], seen: Seen) -> Tensor | float:
+        return self.scaling.update_(m, seen._replace(norm=self._norm))
+
+    def _norm(self) -> Tensor:
+        raise RuntimeError(
+            f"scaling={self.scaling!r}: it asks for seen.norm(), the norm over all parameters of the group, which "
+            "exists only after the backward pass; parameters whose gradients came first have moved: step after backward"
+        )

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from semaopt._check import require
+from semaopt._check import is_real, require
 
 _SMALLEST_GAMMA = 2.0**-53  # the smallest that keeps beta = 1 - gamma below 1
 
@@ -33,8 +33,23 @@ def base_gammas(optimizer: Optimizer, on: Sequence[str] = ("gamma",)) -> list[fl
                 f"{type(optimizer).__name__}: param group {k} has no 'beta', so there is no gamma = 1 - beta to move; "
                 "use an optimizer of semaopt (semaopt.ASA covers Adam and SGD with momentum), or on=('lr',)"
             )
-        group.setdefault("initial_gamma", None if group["beta"] is None else 1 - float(group["beta"]))
+        group.setdefault("initial_gamma", _gamma(group))
     return [group["initial_gamma"] for group in optimizer.param_groups]
+
+
+def _moved_gammas(optimizer: Optimizer, on: Sequence[str] = ("gamma",)) -> list[float | None]:
+    """The same, if there is one to move."""
+    found = base_gammas(optimizer, on)
+    if "gamma" in on and all(gamma is None for gamma in found):
+        raise ValueError(
+            f"{type(optimizer).__name__}: no param group is averaged, so there is no gamma = 1 - beta to move; "
+            "use on=('lr',), or torch's scheduler without Follow"
+        )
+    return found
+
+
+def _gamma(group: dict[str, Any]) -> float | None:
+    return None if group["beta"] is None else 1 - float(group["beta"])
 
 
 def set_gamma(group: dict[str, Any], gamma: float) -> None:
@@ -64,7 +79,7 @@ class _Together(_Gammas, ABC):
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"{type(self).__name__} needs a torch optimizer, got {type(optimizer).__name__}")
         self.on = tuple(on)
-        self.base_gammas = base_gammas(optimizer, on)
+        self.base_gammas = _moved_gammas(optimizer, on)
         super().__init__(optimizer, last_epoch)
 
     @abstractmethod
@@ -74,12 +89,21 @@ class _Together(_Gammas, ABC):
     def get_lr(self) -> list[float | Tensor]:
         """The next lr of each group. Sets each beta on the way, as torch's OneCycleLR does with momentum."""
         factor = self.factor_at(self.last_epoch)
+        self._adopt()
         for group, gamma in zip(self.optimizer.param_groups, self.base_gammas, strict=True):
             if gamma is not None:
                 set_gamma(group, factor * gamma)
         if "lr" not in self.on:
             return [group["lr"] for group in self.optimizer.param_groups]
         return [factor * lr for lr in self.base_lrs]
+
+    def _adopt(self) -> None:
+        """A group that was added later moves on with the others, from the lr and the gamma it came with."""
+        passed = self.factor_at(max(self.last_epoch - 1, 0))
+        for group in self.optimizer.param_groups[len(self.base_gammas) :]:
+            gamma = _gamma(group) if "gamma" in self.on else None
+            self.base_gammas.append(None if gamma is None else gamma / passed)
+            self.base_lrs.append(group["lr"] / passed)
 
 
 class Stagewise(_Together):
@@ -103,7 +127,13 @@ class Stagewise(_Together):
         last_epoch: int = -1,
     ) -> None:
         require(isinstance(every, int) and every >= 1, "every", every, "must be a whole number >= 1", "count steps")
-        require(0 < factor <= 1, "factor", factor, "must lie in (0, 1]", "gamma may only shrink; the paper takes 0.2")
+        require(
+            is_real(factor) and 0 < factor <= 1,
+            "factor",
+            factor,
+            "must lie in (0, 1]",
+            "gamma may only shrink; the paper takes 0.2",
+        )
         self.every, self.factor = every, factor
         super().__init__(optimizer, on, last_epoch)
 
@@ -123,7 +153,13 @@ class Polynomial(_Together):
         last_epoch: int = -1,
     ) -> None:
         require(isinstance(every, int) and every >= 1, "every", every, "must be a whole number >= 1", "count steps")
-        require(0 < power < math.inf, "power", power, "must be a finite number > 0", "the usual power is 1.0")
+        require(
+            is_real(power) and 0 < power < math.inf,
+            "power",
+            power,
+            "must be a finite number > 0",
+            "the usual power is 1.0",
+        )
         self.every, self.power = every, power
         super().__init__(optimizer, on, last_epoch)
 
@@ -169,7 +205,7 @@ class Follow(_Gammas):
             self.__class__ = _FollowPlateau
         self.scheduler = scheduler
         self.optimizer = scheduler.optimizer
-        self.base_gammas = base_gammas(self.optimizer)
+        self.base_gammas = _moved_gammas(self.optimizer)
         groups = self.optimizer.param_groups
         self.base_lrs = [_reference(group) if reference_lr is None else reference_lr for group in groups]
         for lr in self.base_lrs:
@@ -194,6 +230,9 @@ class Follow(_Gammas):
         self.scheduler.last_epoch = epoch
 
     def _follow(self) -> None:
+        for group in self.optimizer.param_groups[len(self.base_gammas) :]:  # added later: its own lr is its reference
+            self.base_gammas.append(_gamma(group))
+            self.base_lrs.append(_reference(group))
         for group, gamma, reference in zip(self.optimizer.param_groups, self.base_gammas, self.base_lrs, strict=True):
             if gamma is not None:
                 set_gamma(group, gamma * float(group["lr"]) / float(reference))

@@ -165,3 +165,19 @@ def test_a_data_parallel_model_is_refused():
 
     with pytest.raises(ValueError, match=r"cannot step a DistributedDataParallel model: .* use FSDP2"):
         semaopt.step_in_backward(Pretended(), factory())
+
+
+class ByNorm:
+    """A scaling of one's own that looks at the whole group."""
+
+    g0, buffers = 1.0, ()
+
+    def update_(self, m, seen):
+        return seen.norm()
+
+
+def test_a_norm_over_the_group_is_refused_where_there_is_one_gradient():
+    net = model()
+    semaopt.step_in_backward(net, factory(scaling=ByNorm()))
+    with pytest.raises(RuntimeError, match=r"ByNorm.*it asks for seen.norm\(\).*exists only after the backward pass"):
+        loss(net, 0).backward()

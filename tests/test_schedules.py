@@ -201,14 +201,14 @@ def test_follow_and_a_sequence_of_torchs(where):
 
 
 def test_a_group_that_is_not_averaged_moves_only_its_lr():
-    optimizer = make()
-    optimizer.param_groups[0]["beta"] = None  # a dual variable's group
+    x, y = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
+    optimizer = semaopt.PDSM([x], [y], lr=0.1, dual_lr=0.2, beta=0.5)
     schedule = Stagewise(optimizer, every=1, factor=0.5)
     schedule.optimizer._opt_called = True
     schedule.step()
-    assert optimizer.param_groups[0]["lr"] == 0.05
-    assert optimizer.param_groups[0]["beta"] is None
-    assert schedule.get_last_gamma() == [None]
+    assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.1]
+    assert optimizer.param_groups[1]["beta"] is None
+    assert schedule.get_last_gamma() == [0.25, None]
 
 
 def sgd():
@@ -244,3 +244,44 @@ def test_on_lr_alone_serves_any_torch_optimizer():
     optimizer.step()
     schedule.step()
     assert optimizer.param_groups[0]["lr"] == 0.05
+
+
+def two_steps(optimizer, schedule):
+    for _ in range(2):
+        optimizer.step()
+        schedule.step()
+
+
+@pytest.mark.parametrize(
+    "make", [lambda o: Stagewise(o, 2, 0.5), lambda o: Follow(lr_scheduler.StepLR(o, 2, 0.5))], ids=["own", "follow"]
+)
+def test_a_group_that_joins_later_moves_on_from_its_own_rates(make):
+    x, late = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
+    optimizer = semaopt.ASA([x], lr=1.0, beta=0.5)
+    schedule = make(optimizer)
+    two_steps(optimizer, schedule)  # x has lr 0.5 and gamma 0.25
+    optimizer.add_param_group({"params": [late], "lr": 0.8, "beta": 0.2})
+    optimizer.step()
+    schedule.step()
+    assert [(g["lr"], 1 - g["beta"]) for g in optimizer.param_groups] == [(0.5, 0.25), (0.8, pytest.approx(0.8))]
+    two_steps(optimizer, schedule)
+    rates = [(g["lr"], 1 - g["beta"]) for g in optimizer.param_groups]
+    assert rates == [(0.25, pytest.approx(0.125)), (pytest.approx(0.4), pytest.approx(0.4))]
+    fresh = make(optimizer)
+    fresh.load_state_dict(copy.deepcopy(schedule.state_dict()))
+    assert fresh.get_last_gamma() == schedule.get_last_gamma()
+
+
+def test_a_gamma_that_no_group_has_is_an_error():
+    optimizer = semaopt.baselines.SGDA([torch.nn.Parameter(torch.zeros(1))], [torch.nn.Parameter(torch.zeros(1))])
+    with pytest.raises(ValueError, match=r"SGDA: no param group is averaged.*use on=\('lr',\)"):
+        Stagewise(optimizer, 2, on=("gamma",))
+    with pytest.raises(ValueError, match=r"SGDA: no param group is averaged.*without Follow"):
+        Follow(lr_scheduler.StepLR(optimizer, 2))
+    Stagewise(optimizer, 2, on=("lr",))
+
+
+@pytest.mark.parametrize(("make", "name"), [(Stagewise, "factor"), (Polynomial, "power")])
+def test_a_factor_that_is_no_number(make, name):
+    with pytest.raises(ValueError, match=f"{name}='a': must "):
+        make(semaopt.ASA([torch.nn.Parameter(torch.zeros(1))]), 2, **{name: "a"})

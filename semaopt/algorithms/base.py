@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,9 +13,8 @@ from torch.optim import Optimizer
 from semaopt import scalings
 from semaopt._check import check_beta, check_bounds, check_flag, check_rate, require
 from semaopt.algorithms.nonfinite import Watchful
-from semaopt.estimator import COUNTERS, state_dtype
+from semaopt.algorithms.state import counter, refuse_other, restored, zero_state
 from semaopt.kernels import dispatch
-from semaopt.kernels.layout import PLAIN
 from semaopt.kernels.rounding import check_state_dtype, first_key
 
 _CHECKS: dict[str, Callable[[Any], None]] = {
@@ -64,31 +63,10 @@ def check_group(group: Mapping[str, Any]) -> None:
 
 def check_rates(group: Mapping[str, Any]) -> None:
     """What a schedule moves, in every step and therefore cheaply."""
-    lr, beta = group["lr"], group["beta"]
-    if (type(lr) is float and not 0 <= lr < math.inf) or (type(beta) is float and not 0 <= beta < 1):
-        check_group(group)
-
-
-def counter(name: str, value: float | Tensor = 0.0) -> Tensor:
-    """One of :data:`COUNTERS`, on the CPU as torch keeps its step: reading it must not wait for a device.
-
-    It is 0-dimensional: what has a dimension, torch.distributed.checkpoint expects on the parameters' device.
-    """
-    dtype = {"step": torch.float32, "rounding": torch.int64}.get(name, torch.float64)
-    return torch.as_tensor(value, dtype=dtype, device="cpu").clone()
-
-
-def zero_state(
-    x: Tensor, buffers: Sequence[str], *, weights: bool = False, dtype: torch.dtype | None = None
-) -> dict[str, Tensor]:
-    """The state of ``x`` before its first step: a counter, zero buffers, and, if asked for, the averages' weights."""
-    state = {"step": counter("step")}
-    for name in buffers:
-        state[name] = torch.zeros_like(x, dtype=state_dtype(x, dtype), memory_format=torch.preserve_format)
-        weight = f"{name}_weight"
-        if weights and weight in COUNTERS:
-            state[weight] = counter(weight)
-    return state
+    for value, top in ((group["lr"], math.inf), (group["beta"], 1)):
+        # A tensor is not read: that would wait for its device.
+        if not (0 <= value < top if type(value) is float else value is None or isinstance(value, Tensor)):
+            check_group(group)
 
 
 class SemaOptimizer(Watchful):
@@ -235,13 +213,18 @@ class SemaOptimizer(Watchful):
 
         def before(_: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
             seen.update(given, param_groups=self._restored_groups(given["param_groups"]))
+            for k, (packed, group) in enumerate(zip(seen["param_groups"], self.param_groups, strict=False)):
+                scaling = packed.get("scaling")
+                names = () if scaling is None else ("v", *scaling.buffers)
+                for i, (key, x) in enumerate(zip(packed["params"], group["params"], strict=False)):
+                    refuse_other(seen["state"].get(key), x, names, f"parameter {i} of group {k}")
             return seen
 
         def after(_: Optimizer) -> None:
             for k, (given, group) in enumerate(zip(seen["param_groups"], self.param_groups, strict=True)):
                 for i, (key, x) in enumerate(zip(given["params"], group["params"], strict=True)):
                     if seen["state"].get(key):
-                        self.state[x].update(_restored(seen["state"][key], x, group.get("state_dtype")))
+                        self.state[x].update(restored(seen["state"][key], x, group.get("state_dtype")))
                         self._key_rounding(self.state[x], group, k, i)
 
         # Ours runs after the user's own hooks on the way in, and before them on the way out.
@@ -255,27 +238,21 @@ class SemaOptimizer(Watchful):
             for handle in handles:
                 handle.remove()
 
+    def _saved(self, live: dict[str, Any]) -> set[str]:
+        """The options that a checkpoint of this group must have."""
+        return (self.defaults.keys() & live.keys()) - set(_LOCAL)
+
     def _restored_groups(self, packed: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The groups of a state dict, checked, with their scalings as objects again."""
         groups = []
         # A different number of groups is torch's to refuse.
-        for given, live in zip(packed, self.param_groups, strict=False):
+        for k, (given, live) in enumerate(zip(packed, self.param_groups, strict=False)):
+            missing = sorted(self._saved(live) - given.keys())
+            rule = f"group {k} of the checkpoint lacks options of {type(self).__name__}"
+            require(not missing, "options", missing, rule, "load it into the kind of optimizer that wrote it")
             check_group(given)
             group = {**given, **{name: live[name] for name in _LOCAL if name in live}}
             if isinstance(group.get("scaling"), dict):
                 group["scaling"] = scalings.restore(group["scaling"], live["scaling"])
             groups.append(group)
         return groups + packed[len(groups) :]
-
-
-def _restored(saved: Mapping[str, Any], x: Tensor, chosen: torch.dtype | None) -> dict[str, Tensor]:
-    """Copies of one parameter's saved counters and averages, the latter in this dtype."""
-    state = {}
-    for name, value in saved.items():
-        if name in COUNTERS:
-            state[name] = counter(name, value)
-        elif isinstance(value, Tensor) and value.shape == x.shape and {type(value), type(x)} <= PLAIN:
-            state[name] = torch.empty_like(x, dtype=state_dtype(x, chosen)).copy_(value)
-        elif isinstance(value, Tensor):
-            state[name] = value.to(x.device, state_dtype(x, chosen), copy=True)
-    return state

@@ -13,9 +13,10 @@ from torch.optim.optimizer import ParamsT
 from semaopt import projections
 from semaopt._check import NonFiniteError, check_rate, require
 from semaopt.algorithms.asa import step_group
-from semaopt.algorithms.base import check_rates, zero_state
+from semaopt.algorithms.base import check_rates
 from semaopt.algorithms.nonfinite import kept, refuse
 from semaopt.algorithms.sides import SGD, TwoSided
+from semaopt.algorithms.state import zero_state
 from semaopt.estimator import Rate, scalar
 from semaopt.hypergradient import inverses
 from semaopt.hypergradient.oracles import Closure, Oracles

@@ -16,6 +16,7 @@ from semaopt.algorithms.quiet import quiet
 from semaopt.estimator import Rate, state_dtype, track_
 from semaopt.hypergradient.oracles import Partial, scalar, vjp
 from semaopt.hypergradient.vectors import average
+from semaopt.kernels import dispatch
 from semaopt.scalings import Scaling
 
 
@@ -120,6 +121,8 @@ class SCMA(SemaOptimizer):
         if self._leaves_out([("z, the average of inner()", z.detach())], ranks):
             return loss.detach()
         ready = list(self._ready())  # refuses what cannot be stepped before anything changes
+        for k, (group, moved, gs, _) in enumerate(ready):
+            dispatch.refuse_sparse(group, moved, gs, k)
         self._write(z.detach(), rows)
         for group, moved, gs, states in ready:
             step_group(group, moved, gs, states)
@@ -164,7 +167,7 @@ class SCMA(SemaOptimizer):
             return g.clone()
         gamma = 1 - group["inner_beta"]
         if group.get("initial_gamma"):
-            gamma = gamma * ((1 - group["beta"]) / group["initial_gamma"])  # the factor of the schedule
+            gamma = min(1.0, gamma * ((1 - group["beta"]) / group["initial_gamma"]))  # the factor of the schedule
         z: Tensor = group["z"] if rows is None else group["z"][rows]
         require(z.shape == g.shape, "inner()", tuple(g.shape), f"had shape {tuple(z.shape)} before", "keep its shape")
         if rows is None:

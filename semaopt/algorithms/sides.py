@@ -11,7 +11,8 @@ from torch.optim.optimizer import ParamsT
 from semaopt import projections, scalings
 from semaopt._check import require
 from semaopt.algorithms.asa import step_group
-from semaopt.algorithms.base import OPTIONS, SemaOptimizer, zero_state
+from semaopt.algorithms.base import OPTIONS, SemaOptimizer
+from semaopt.algorithms.state import zero_state
 from semaopt.estimator import Rate
 
 #: A group with these over its own options takes a step of stochastic gradient descent: gamma = 1, s = 1.
@@ -110,14 +111,14 @@ class TwoSided(SemaOptimizer):
                 group["project"] = projections.describe(group["project"])
         return packed
 
+    def _saved(self, live: dict[str, Any]) -> set[str]:
+        return {*self._options(live["role"])}
+
     def _restored_groups(self, packed: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for k, (given, live) in enumerate(zip(packed, self.param_groups, strict=False)):
             role, here, (first, second) = given.get("role"), live["role"], self.roles
             remedy = f"construct the optimizer with the same {first}= and {second}= groups in the same order"
             require(role == here, "role", role, f"group {k} of this optimizer is {here}", remedy)
-            missing = sorted(self._options(here).keys() - given.keys())
-            rule = f"group {k} of the checkpoint lacks options of {type(self).__name__}"
-            require(not missing, "options", missing, rule, "load it into the kind of optimizer that wrote it")
         groups = super()._restored_groups(packed)
         for group, live in zip(groups, self.param_groups, strict=False):
             if "project" in live:

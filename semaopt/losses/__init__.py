@@ -1,4 +1,4 @@
-"""Min-max losses: modules whose parameters are the extra primal variables and the dual variables of the problem."""
+"""Losses: min-max ones, modules that hold their extra primal and dual variables, and one for average precision."""
 
 from semaopt.losses.auc import AUCMinMax as AUCMinMax
 from semaopt.losses.average_precision import AveragePrecision as AveragePrecision

@@ -24,6 +24,13 @@ class Saddle(NamedTuple):
     """The maximizer; mean negative minus mean positive score where the prior is that of the batch."""
 
 
+def _numbers(name: str, value: Any, kind: dict[str, Any]) -> Tensor:
+    try:
+        return torch.as_tensor(value, **kind).detach()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}={value!r}: must be a number, a sequence of them or a tensor ({error})") from error
+
+
 class AUCMinMax(nn.Module):
     r"""The min-max form of AUC maximization with the square surrogate (``auc_min-max-1``).
 
@@ -76,15 +83,17 @@ class AUCMinMax(nn.Module):
     ) -> None:
         super().__init__()
         kind: dict[str, Any] = {"device": device, "dtype": dtype or torch.get_default_dtype()}
-        p = torch.as_tensor(prior, **kind).detach().reshape(-1).clone()
+        p = _numbers("prior", prior, kind).reshape(-1).clone()
         ok = p.numel() > 0 and bool(((p > 0) & (p < 1)).all())
         remedy = "it is the share of positive labels; AUCMinMax.from_labels(labels) counts them"
         require(ok, "prior", prior, "must lie in (0, 1)", remedy)
         self.register_buffer("prior", p)
         # One-element vectors, not scalars: FSDP2 shards along the first dimension.
-        self.s, self.r, self.y = (
-            Parameter(torch.zeros_like(p).copy_(torch.as_tensor(start, **kind).detach())) for start in (s, r, y)
-        )
+        starts = {name: _numbers(name, start, kind) for name, start in (("s", s), ("r", r), ("y", y))}
+        for name, start in starts.items():
+            fits = start.numel() == 1 or start.shape == p.shape
+            require(fits, name, tuple(start.shape), f"must be one number or have shape {tuple(p.shape)}", "the prior's")
+        self.s, self.r, self.y = (Parameter(torch.zeros_like(p).copy_(start.reshape(-1))) for start in starts.values())
         self.validate = validate
 
     @classmethod

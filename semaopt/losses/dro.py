@@ -113,7 +113,12 @@ class DRO(nn.Module):
             weighted = torch.dot(p, losses.to(dtype))
         else:
             self._check_losses(losses, tuple(index.shape))
-            weighted = torch.dot((p / pi).index_select(0, index), losses.to(dtype)) / len(losses)
+            try:
+                mine = (p / pi).index_select(0, index)
+            except IndexError as error:  # told on the CPU alone; elsewhere the device stops
+                rule = f"must lie in 0..{len(p) - 1}; there are {len(p)} weights"
+                raise IndexError(f"index={index.tolist()}: {rule}") from error
+            weighted = torch.dot(mine, losses.to(dtype)) / len(losses)
         return weighted - self.strength * self.divergence(p, pi)
 
     def _check_losses(self, losses: Tensor, shape: tuple[int, ...]) -> None:

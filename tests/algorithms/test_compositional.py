@@ -221,3 +221,22 @@ def test_wrong_options():
     with pytest.raises(RuntimeError, match=r"outer\(z\) does not depend on z"):
         optimizer.step(lambda: x * 1, lambda z: x.sum())
     assert optimizer.z is None
+
+
+def test_a_schedule_that_raises_gamma_stops_at_one():
+    x = nn.Parameter(torch.ones(1))
+    optimizer = semaopt.SCMA([x], lr=1e-9, beta=0.99, inner_beta=0.5, scaling="shb")
+    warming_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: 10.0)
+    schedule = semaopt.schedules.Follow(warming_up, reference_lr=1e-9)
+    assert schedule.get_last_gamma() == [pytest.approx(0.1)]  # ten times what it was, so gamma_g would be 5
+    for value in (1.0, 2.0, 1.0):
+        optimizer.step(lambda value=value: value * x, torch.Tensor.sum)
+        assert optimizer.z.item() == pytest.approx(value)  # gamma_g is 1: the newest value, and no more than that
+
+
+def test_a_sparse_gradient_is_refused_before_z_is_written():
+    table = nn.Embedding(3, 2, sparse=True)
+    optimizer = semaopt.SCMA(table.parameters())
+    with pytest.raises(RuntimeError, match="does not support sparse gradients"):
+        optimizer.step(lambda: table(torch.tensor([1])).sum().reshape(1), torch.Tensor.sum)
+    assert optimizer.z is None

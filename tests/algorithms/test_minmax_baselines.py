@@ -319,3 +319,19 @@ def test_a_start_outside_of_its_set_is_brought_in(name):
     for k in range(2):
         optimizer.step(closure_on(x, y, k))
         assert ((y >= -0.6) & (y <= 0.4)).all()
+
+
+def test_a_parameter_that_joins_acc_mda_later_starts_with_its_gradient():
+    x, late, y = (torch.nn.Parameter(torch.ones(1)) for _ in range(3))
+    optimizer = baselines.AccMDA(primal=[x], dual=[y])
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (x + 3 * late).sum() + (x * y).sum() - y.square().sum() / 2
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    optimizer.add_param_group({"params": [late], "role": "primal"})
+    optimizer.step(closure)
+    assert optimizer.state[late]["v"].item() == 3.0

@@ -374,3 +374,17 @@ def test_every_method_trains_it(kind, options):
     assert start < 0.7
     assert end > 0.9, end
     assert gap < 0.5, gap
+
+
+@pytest.mark.parametrize(
+    ("given_", "text"),
+    [
+        ({"prior": "a"}, "prior='a': must be a number"),
+        ({"prior": 0.5, "s": "a"}, "s='a': must be a number"),
+        ({"prior": 0.5, "s": [1.0, 2.0]}, r"s=\(2,\): must be one number or have shape \(1,\)"),
+        ({"prior": [0.5, 0.2], "y": [1.0, 2.0, 3.0]}, r"y=\(3,\): must be one number or have shape \(2,\)"),
+    ],
+)
+def test_wrong_starts_are_told(given_, text):
+    with pytest.raises(ValueError, match=text):
+        AUCMinMax(**given_)

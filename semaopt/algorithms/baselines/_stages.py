@@ -13,8 +13,8 @@ from torch.optim.optimizer import ParamsT
 
 from semaopt import projections
 from semaopt._check import check_rate, is_real, require
-from semaopt.algorithms.base import zero_state
 from semaopt.algorithms.minmax import MinMaxOptimizer, evaluate
+from semaopt.algorithms.state import zero_state
 from semaopt.estimator import real, track_
 
 GROWTHS = ("linear", "constant", "inverse")

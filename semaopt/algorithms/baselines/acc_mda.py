@@ -151,8 +151,7 @@ class AccMDA(MinMaxOptimizer):
         loss = evaluate(closure)
         if not known:
             _refuse_other_sample([(before[z], z.grad) for z in before if z.grad is not None])
-            before = {}
-        return loss, before
+        return loss, {z: before[z] for z in known if z in before}  # a parameter that joins now has no z_{t-1}
 
 
 def _refuse_other_sample(pairs: list[tuple[Tensor, Tensor]]) -> None:

@@ -1,0 +1,68 @@
+"""Checkpoints that do not fit are refused before anything changes; rates gone bad before a step."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import semaopt
+
+
+def stepped(make, size=3):
+    x = nn.Parameter(torch.zeros(size))
+    optimizer = make([x])
+    x.grad = torch.ones(size)
+    optimizer.step()
+    return optimizer
+
+
+def without(saved, name):
+    saved = copy.deepcopy(saved)
+    del saved["state"][0][name]
+    return saved
+
+
+@pytest.mark.parametrize(
+    ("saved", "text"),
+    [
+        (stepped(torch.optim.Adam).state_dict(), r"options=\['beta', 'bias_correction', .*lacks options of ASA"),
+        (stepped(semaopt.ASA, 2).state_dict(), r"v=\(2,\): parameter 0 of group 0 has shape \(3,\)"),
+        (without(stepped(semaopt.ASA).state_dict(), "v"), "v=None: the checkpoint has no such average of parameter 0"),
+        (without(stepped(semaopt.ASA).state_dict(), "u"), "u=None: the checkpoint has no such average of parameter 0"),
+    ],
+    ids=["torch's Adam", "another shape", "no v", "no u"],
+)
+def test_a_checkpoint_that_does_not_fit_changes_nothing(saved, text):
+    optimizer = stepped(semaopt.ASA)
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(ValueError, match=text):
+        optimizer.load_state_dict(saved)
+    after = optimizer.state_dict()
+    assert after["param_groups"] == before["param_groups"]
+    assert all(torch.equal(after["state"][0][name], value) for name, value in before["state"][0].items())
+
+
+def test_a_checkpoint_of_another_kind_is_refused():
+    saved = stepped(semaopt.ASA).state_dict()
+    with pytest.raises(ValueError, match=r"options=\['blocks', 'fresh', 'inner_beta'\].*lacks options of SCMA"):
+        semaopt.SCMA([nn.Parameter(torch.zeros(3))]).load_state_dict(saved)
+
+
+@pytest.mark.parametrize(("name", "value"), [("lr", -1), ("beta", 1), ("beta", 2), ("lr", "a"), ("beta", -0.5)])
+def test_a_rate_that_somebody_set_wrong_is_refused_before_the_step(name, value):
+    optimizer = stepped(semaopt.ASA)
+    (x,) = optimizer.param_groups[0]["params"]
+    before = x.detach().clone()
+    optimizer.param_groups[0][name] = value
+    with pytest.raises(ValueError, match=f"{name}={value!r}: must "):
+        optimizer.step()
+    assert torch.equal(x, before)
+
+
+def test_a_number_of_numpys_is_told_how_to_become_one():
+    with pytest.raises(ValueError, match=r"lr=.*0\.1.*it is a numpy\.float32; pass float\(lr\)"):
+        semaopt.ASA([nn.Parameter(torch.zeros(1))], lr=np.float32(0.1))
+    with pytest.raises(ValueError, match=r"beta=.*it is a numpy\.float32; pass float\(beta\)"):
+        semaopt.ASA([nn.Parameter(torch.zeros(1))], beta=np.float32(0.5))
