@@ -34,23 +34,12 @@ class Verdict:
 
 
 def verdict(finding: Finding) -> Verdict:
-    """Of the claim's order, each method but the first against all below it; a claim without an order is measured."""
-    rows = tuple(_row(finding, one) for one in comparisons(finding))
+    """Of all comparisons that the claim is made of; a claim of none is measured."""
+    rows = tuple(_row(finding, one) for one in finding.claimed())
     if not rows:
         return Verdict("measured", "", (Row(_measured(finding), "measured", "", ""),))
     out = sum(row.outcome == "came out" for row in rows)
     return Verdict(_together([row.outcome for row in rows]), f"{out} of {len(rows)}", rows)
-
-
-def comparisons(finding: Finding) -> list[Comparison]:
-    """The pairs that a claim speaks of. Methods outside of its order stand beside the first."""
-    order, metric = finding.order, finding.spec.claim.metric
-    if len(order) < 2:
-        return []
-    rivals = [order[0], *(final.method.name for final in finding.finals if final.method.name not in order)]
-    pairs = [(name, rival) for name in order[1:] for rival in rivals]
-    pairs += [(order[k], order[j]) for k in range(2, len(order)) for j in range(1, k)]
-    return [finding.compare(metric, name, against) for name, against in pairs]
 
 
 def tally(findings: Sequence[Finding]) -> str:

@@ -168,12 +168,23 @@ def headline(
     """
     if all(step.verdict == better for step in steps):
         sign = "<" if better == "lower" else ">"
-        return f"{whose} order comes out. {what.capitalize()}: {f' {sign} '.join(reversed(labels))}"
+        return f"{whose} order comes out. {what[0].upper()}{what[1:]}: {f' {sign} '.join(reversed(labels))}"
     found = ", ".join(f"{label} {_ENDS[c.verdict]}" for label, c in zip(labels[1:], first, strict=True))
     between = zip(labels[1:-1], labels[2:], steps[1:], strict=True)
     found += "".join(f"; {label} {_ENDS[better]} than {before}" for before, label, c in between if c.verdict == better)
     order = "comes out in part" if better in {c.verdict for c in (*first, *steps)} else "does not come out"
     return f"{whose} order {order}. Against {labels[0]}, {found}"
+
+
+def counted(out: int, of: int, whose: str = "the paper's") -> str:
+    """What is said of a claim that is no order.
+
+    >>> counted(2, 3), counted(0, 3), counted(3, 3, "the")
+    ("the paper's claim comes out in 2 of 3 comparisons", "the paper's claim does not come out", 'the claim comes out')
+    """
+    if out == of:
+        return f"{whose} claim comes out"
+    return f"{whose} claim comes out in {out} of {of} comparisons" if out else f"{whose} claim does not come out"
 
 
 def evidence(labels: Sequence[str], what: str, first: Sequence[Comparison], seeds: int) -> str:

@@ -15,7 +15,7 @@ from semaopt.experiments.theorems import Parts
 SCALES = ("quick", "small", "paper")
 CHECKS = "checks"
 #: The order of the page: the paper's figures, then what is beyond it.
-_GROUPS = ("figure1", "figure2", "figure3", "peers", "bilevel", "compositional")
+_GROUPS = ("figure1", "figure2", "figure3", "stability", "peers", "bilevel", "compositional")
 _MOLECULES = ("bbbp", "bace")
 
 

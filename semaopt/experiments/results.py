@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -131,21 +132,42 @@ class Finding:
         there = {final.method.name for final in self.finals}
         return [name for name in self.spec.claim.order if name in there]
 
+    def claimed(self) -> list[Comparison]:
+        """The comparisons that the claim is made of, as far as the methods were run."""
+        order, there = self.order, {final.method.name for final in self.finals}
+        pairs = [(name, order[0]) for name in order[1:]]
+        pairs += [(order[k], order[j]) for k in range(2, len(order)) for j in range(1, k)]
+        beats = self.spec.claim.beats
+        pairs += [(name, other) for name in beats for other in beats[name] if {name, other} <= there]
+        return [self.compare(self.spec.claim.metric, name, other) for name, other in pairs]
+
     @property
     def headline(self) -> str:
         """The one message of the figure."""
         order, metric = self.order, self.spec.claim.metric
+        whose = "the paper's" if self.spec.claim.source == "paper" else "the expected"
+        better = self.better(metric)
+        if self.spec.claim.beats and self.claimed():
+            found = [one.verdict for one in self.claimed()]
+            said = compare.counted(found.count(better), len(found), whose.removesuffix(" expected"))
+            best = {"lower": min, "higher": max}[better](self._means(metric))
+            ends = f"{ {'lower': 'lowest', 'higher': 'highest'}[better] } {self.metric_name(metric)}"
+            return f"{self.spec.title}: {said}. The {ends} has {best[1]}, {compare.number(best[0], 3)} in the mean"
         if len(order) < 2:
-            means = [(compare.mean_and_std(final.last(metric))[0], final.method.label) for final in self.finals]
+            means = self._means(metric)
             (low, least), (high, most) = min(means), max(means)
             ends = f"from {compare.number(low)} ({least}) to {compare.number(high)} ({most})"
             return f"{self.spec.title}: the {self.metric_name(metric)} after the last epoch runs {ends}"
         first = [self.compare(metric, name, order[0]) for name in order[1:]]
         steps = [self.compare(metric, b, a) for a, b in pairwise(order)]
         labels = [self.label(name) for name in order]
-        whose = "the paper's" if self.spec.claim.source == "paper" else "the expected"
-        said = compare.headline(labels, self.metric_name(metric), first, steps, self.better(metric), whose=whose)
+        said = compare.headline(labels, self.metric_name(metric), first, steps, better, whose=whose)
         return f"{self.spec.title}: {said}"
+
+    def _means(self, metric: str) -> list[tuple[float, str]]:
+        """Of the last values, with the label of each method; those that diverged last."""
+        found = [(compare.mean_and_std(final.last(metric))[0], final.method.label) for final in self.finals]
+        return [one for one in found if math.isfinite(one[0])] or found
 
     @property
     def evidence(self) -> str:

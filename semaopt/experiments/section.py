@@ -138,7 +138,11 @@ def _tuning(finding: Finding, tuning: Tuning) -> str:
     each = f"{min(budget)}" if len(budget) == 1 else f"{min(budget)} to {max(budget)} different"
     options = finding.spec.tuning
     rounds = 0 if options is None else options.rounds
-    sampler = "the whole grid" if options is None or options.sampler == "grid" else "proposed by tree estimators (TPE)"
+    sampler = (
+        "the whole grid"
+        if options is None or options.sampler == "grid"
+        else "the first ten at random, then proposed by tree estimators (TPE)"
+    )
     notes = [
         f"{each} trials for each method, {sampler}, {len(finding.spec.seeds.tuning)} seeds each, none of them a final "
         f"one. The trial with the best {escape(finding.metric_name(options.metric if options else 'valid_loss'))} "

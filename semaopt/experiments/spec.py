@@ -100,11 +100,14 @@ class Tuning(_Part):
 
 
 class Claim(_Part):
-    """What the paper says, or we expect: methods from the worst to the best in a recorded metric."""
+    """What the paper says, or we expect of a recorded metric: an order of methods, or who beats whom."""
 
     text: Text
     metric: str
     order: list[str] = []
+    """From the worst to the best: each is better than all before it."""
+    beats: dict[str, list[str]] = {}
+    """Each method with those that it is better than, where the claim is no order."""
     source: Literal["paper", "ours"] = "paper"
     """Who says so."""
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from semaopt.experiments import data, methods, metrics, models
 
 if TYPE_CHECKING:
-    from semaopt.experiments.spec import Method, Spec
+    from semaopt.experiments.spec import Claim, Method, Spec
 
 _SHOWN = 10
 _MOST_TRIALS = 100_000
@@ -127,7 +127,19 @@ def _names(spec: Spec) -> Iterator[str]:
     names = [method.name for method in spec.methods]
     for name in {name for name in names if names.count(name) > 1}:
         yield f"methods: {name!r} is there twice; every method needs a name of its own"
-    for name in spec.claim.order:
+    yield from _claim(spec.claim, names)
+
+
+def _claim(claim: Claim, names: list[str]) -> Iterator[str]:
+    if claim.order and claim.beats:
+        yield "claim: has both an order and beats; the claim is one of them"
+    for name, others in claim.beats.items():
+        for one in (name, *others):
+            if one not in names:
+                yield f"claim.beats: {one!r} is no method; {near(one, names)}"
+        if name in others:
+            yield f"claim.beats: {name!r} cannot beat itself; leave it out"
+    for name in claim.order:
         if name not in names:
             yield f"claim.order: {name!r} is no method; {near(name, names)}"
 

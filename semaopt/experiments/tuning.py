@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 
 from semaopt.experiments.compare import mean_and_std
 from semaopt.experiments.files import canonical
-from semaopt.experiments.methods import rounded
+from semaopt.experiments.methods import is_number, rounded
 from semaopt.experiments.spec import Method, Spec
 from semaopt.experiments.spec_errors import axes_of
 
@@ -77,7 +77,7 @@ class Tuning:
     trials: dict[str, dict[str, Trial]]
     extensions: list[Extension] = field(default_factory=list)
     on_edge: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
-    """Where the best value still lies on an edge: (axis, end) to the methods."""
+    """Where the best value lies on an edge in the end, of all shared axes: (axis, end) to the methods."""
 
     def best(self, method: str) -> Trial:
         """The trial with the best validation metric."""
@@ -106,6 +106,10 @@ class Search:
         """Whether ranges are searched, not lists."""
         return self.options.sampler == "tpe"
 
+    def ranged(self, axis: str) -> bool:
+        """Whether an axis is searched between its ends, not value by value."""
+        return self.by_tree and axis in self.options.extend
+
     def ask(self, axes: Mapping[str, list[Any]], count: int) -> list[tuple[optuna.Trial, Point]]:
         """So many new points (of a grid all of them)."""
         study = self._started(axes)
@@ -123,7 +127,7 @@ class Search:
         return self._study
 
     def _suggest(self, trial: optuna.Trial, name: str, values: list[Any]) -> Any:
-        if self.by_tree and name in self.options.extend:
+        if self.ranged(name):
             return rounded(trial.suggest_float(name, values[0], values[-1], log=True))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of choices that are lists, which nothing here stores
@@ -165,13 +169,15 @@ def tune(spec: Spec, evaluate: Evaluate, only: Sequence[Method] | None = None) -
         now = spec.model_copy(update={"tuning": options.model_copy(update={"grid": tuning.grid})})
         axes = [axes_of(now, search.method) for search in searches]
         _search(searches, axes, budget, evaluate)
-        tuning.on_edge = _edges(searches, axes, options.extend)
-        if not tuning.on_edge or grown == options.rounds:
+        bound = _edges(searches, axes, options.extend)
+        if not bound or grown == options.rounds:
             break
-        for (axis, end), because in tuning.on_edge.items():
+        for (axis, end), because in bound.items():
             tuning.grid[axis] = extended(tuning.grid[axis], end)
             tuning.extensions.append(Extension(axis, tuning.grid[axis][end], because))
         budget = math.ceil((options.budget or 0) / len(options.grid[options.extend[0]]))
+    numbers = [name for name, values in tuning.grid.items() if all(map(is_number, values))]
+    tuning.on_edge = _edges(searches, axes, numbers)
     return tuning
 
 
@@ -240,7 +246,7 @@ def _edges(
         (axis, end): tuple(
             search.method.name
             for search, mine in zip(searches, axes, strict=True)
-            if axis in mine and binding(search.trials, mine[axis], axis, end, by_range=search.by_tree)
+            if axis in mine and binding(search.trials, mine[axis], axis, end, by_range=search.ranged(axis))
         )
         for axis in extend
         for end in (0, -1)
@@ -266,7 +272,7 @@ def binding(
         others = [t for t in trials.values() if not _at_end(t.values[axis], values, end, by_range)]
         if not others:
             return True
-        inner = min(others, key=lambda trial: trial.order)
+        inner = min(others, key=lambda trial: (-(trial.pruned or math.inf), trial.sign * trial.mean))
     gains = [best.sign * (a - b) for a, b in zip(inner.measured, best.measured, strict=True)]
     gain, spread = mean_and_std(gains)
     if not math.isfinite(gain):

@@ -13,9 +13,9 @@ ORIGIN = Origin("", "", {}, 0, 0.0, 0.0, "")
 SEEDS = (0.99, 1.0, 1.01)
 
 
-def finding(order=("adam", "beta", "both"), **losses):
+def finding(order=("adam", "beta", "both"), beats=None, **losses):
     """Three seeds around each method's loss; their noise is shared, so that pairs differ by the same ratio."""
-    spec = a_spec(claim={"text": "It falls.", "metric": "train_loss", "order": list(order)})
+    spec = a_spec(claim={"text": "It falls.", "metric": "train_loss", "order": list(order), "beats": beats or {}})
     finals = []
     for method in spec.methods:
         values = losses.get(method.name, 1.0)
@@ -51,10 +51,32 @@ def test_each_comparison_and_all_together(losses, outcomes, together):
 
 
 def test_who_is_compared_with_whom():
-    pairs = [(one.method, one.against) for one in claims.comparisons(finding())]
+    pairs = [(one.method, one.against) for one in finding().claimed()]
     assert pairs == [("beta", "adam"), ("both", "adam"), ("both", "beta")]
-    beside = [(one.method, one.against) for one in claims.comparisons(finding(order=["adam", "both"]))]
-    assert beside == [("both", "adam"), ("both", "beta")]  # who is not in the order stands beside its first
+    assert [(one.method, one.against) for one in finding(order=["adam", "both"]).claimed()] == [("both", "adam")]
+    beats = finding(order=(), beats={"beta": ["adam"], "both": ["adam"]}).claimed()
+    assert [(one.method, one.against) for one in beats] == [("beta", "adam"), ("both", "adam")]
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        (
+            {"beta": 0.5, "both": 0.7},
+            "claim comes out. The lowest training loss has increasing β, 0.500",
+        ),
+        (
+            {"beta": 2.0, "both": 0.7},
+            "Tiny: the paper's claim comes out in 1 of 2 comparisons. The lowest",
+        ),
+        ({"beta": 2.0, "both": 3.0}, "does not come out. The lowest training loss has folklore Adam, 1.00 in the mean"),
+        ({"beta": [math.nan] * 3, "both": 3.0}, "does not come out. The lowest training loss has folklore Adam"),
+    ],
+)
+def test_the_headline_of_who_beats_whom_says_no_more_than_the_table(losses, said):
+    found = finding(order=(), beats={"beta": ["adam"], "both": ["adam"]}, **losses)
+    assert said in found.headline
+    assert claims.verdict(found).counted in ("2 of 2", "1 of 2", "0 of 2")
 
 
 def test_a_row_says_how_much_and_against_which_noise():

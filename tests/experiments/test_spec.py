@@ -28,7 +28,7 @@ def test_all_figures_are_there():
     sets = ("breast_cancer", "digits", "bbbp", "bace", "cifar10", "cifar100", "a9a", "ijcnn1")
     two = {f"figure2-{name}" for name in sets} | {"figure3-bbbp", "figure3-digits"}
     peers = {f"peers-{name}" for name in ("bbbp", "bace", "a9a", "ijcnn1")}
-    assert set(spec.shipped()) == one | two | peers | {"bilevel-digits", "compositional-digits"}
+    assert set(spec.shipped()) == one | two | peers | {"stability-digits", "bilevel-digits", "compositional-digits"}
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,9 @@ def test_all_figures_are_there():
         ({"tuning": {"sampler": "tpe"}}, "tuning.budget: is missing"),
         ({"seeds": {"final": [0, 100]}}, "seeds: [100] are tuning and final seeds"),
         ({"seeds": {"final": [1, 1]}}, "seeds.final=[1, 1]: has a seed twice"),
+        ({"claim": {"order": [], "beats": {"both": ["bet"]}}}, "claim.beats: 'bet' is no method; did you mean 'beta'?"),
+        ({"claim": {"order": [], "beats": {"both": ["both"]}}}, "claim.beats: 'both' cannot beat itself"),
+        ({"claim": {"beats": {"both": ["beta"]}}}, "claim: has both an order and beats"),
         ({"claim": {"order": ["adam", "bet"]}}, "claim.order: 'bet' is no method; did you mean 'beta'?"),
         ({"together": 3, "model": {"name": "resnet8"}}, "together=3: only mlp and logistic are trained as one"),
     ],

@@ -107,6 +107,25 @@ def test_an_edge_binds_when_it_gets_better_towards_it(inner, binds, sign):
     assert binding(trials, [1e-7], "g0", HIGH) is False  # a single value has no inside
 
 
+def test_what_was_given_up_is_compared_by_how_good_it_was_and_how_long_it_lasted():
+    def trial(lr, value, pruned=None):
+        return Trial("pdada", {"lr": lr}, (value,), -1, pruned)
+
+    edge = trial(0.1, 0.80)
+    close, poor, early = trial(0.01, 0.795, 12), trial(0.001, 0.10, 12), trial(0.002, 0.99, 3)
+    trials = {canonical(t.values): t for t in (edge, close, poor, early)}
+    assert binding(trials, [0.001, 0.002, 0.01, 0.1], "lr", HIGH) is False
+    del trials[canonical(close.values)]
+    assert binding(trials, [0.001, 0.002, 0.01, 0.1], "lr", HIGH) is True
+
+
+def test_an_edge_of_an_axis_that_does_not_grow_is_recorded_too():
+    spec = DIGITS.model_copy(update={"tuning": DIGITS.tuning.model_copy(update={"extend": ["lr"]})})
+    tuning = tune(spec, best_at(1e-2, best_g0=1e-12))
+    assert not any(extension.axis == "g0" for extension in tuning.extensions)
+    assert tuning.on_edge[("g0", LOW)] == NAMES
+
+
 def test_a_trial_that_diverged_is_never_chosen():
     def evaluate(asked, _):
         return [(0.0, math.nan) if point["lr"] > 5e-3 else (2.0, 2.0) for _, point in asked]
