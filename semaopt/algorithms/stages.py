@@ -34,12 +34,13 @@ class Stage:
             check_rate("dual_eta", self.dual_eta, "the step size of the dual variables in the stage")
         ok = is_real(self.gamma) and 0 < number(self.gamma) <= 1
         require(ok, "gamma", self.gamma, "must lie in (0, 1]", "gamma = 1 - beta")
-        ok = isinstance(self.T, Integral) and not isinstance(self.T, bool) and self.T >= 0
-        require(ok, "T", self.T, "must be a whole number >= 0", "steps are 0..T")
+        T: Any = self.T
+        ok = not isinstance(T, bool) and isinstance(T, Integral) and int(T) >= 0
+        require(ok, "T", T, "must be a whole number >= 0", "steps are 0..T")
         for name in ("eta", "gamma", "dual_eta"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, number(getattr(self, name)))
-        object.__setattr__(self, "T", int(self.T))
+        object.__setattr__(self, "T", int(T))
 
 
 class Stages:
