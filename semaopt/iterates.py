@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from semaopt._check import require
-from semaopt.estimator import real, state_dtype, track_
+from semaopt.estimator import estimate, real, state_dtype, track_
 
 
 class Iterates:
@@ -24,10 +25,10 @@ class Iterates:
 
     After steps t = 0..T, ``sampled()`` is :math:`x_\tau` with tau uniform on 0..T: reservoir sampling replaces the
     kept iterate by :math:`x_t` with probability 1/(t+1), and draws in advance when it does so next. ``average()`` is
-    the mean of :math:`x_0, \dots, x_T`.
+    the mean of :math:`x_0, \dots, x_T`. Parameters that join by ``add_param_group`` count as having stood still before.
 
     Args:
-        optimizer: any torch optimizer; one of semaopt also gives ``estimate()``.
+        optimizer: any torch optimizer; one whose state has a moving average v also gives ``estimate()``.
         keep: ``"sampled"``, ``"average"`` or both; each costs one copy of the parameters.
         seed: of the reservoir. Ranks that train one model together must share it.
 
@@ -63,6 +64,7 @@ class Iterates:
         self.tau = -1
         self._next: float = 0 if "sampled" in self.keep else math.inf
         self._kept: dict[str, list[Tensor]] = {}
+        self._groups = len(self.optimizer.param_groups)
 
     def remove(self) -> None:
         """Take the hooks off; what was kept stays readable."""
@@ -72,12 +74,18 @@ class Iterates:
     def _params(self) -> list[Tensor]:
         return [x for group in self.optimizer.param_groups for x in group["params"]]
 
-    def _v(self, x: Tensor) -> Tensor:
-        v: Tensor = self.optimizer.state.get(x, {}).get("v", torch.zeros_like(x))
-        return v
+    def _v(self, group: dict[str, Any], x: Tensor) -> Tensor | None:
+        """The estimate v_{t+1} of the gradient in x as the step used it; None where nothing is averaged."""
+        state = self.optimizer.state.get(x, {})
+        # With the y of a bilevel problem SBMA keeps averages of the pieces of the hypergradient in x.
+        if "v" not in state or group.get("role") == "lower":
+            return None
+        return estimate(state, "v", corrected=group.get("bias_correction", False))
 
     # The hooks run in every step: they decide first, and enter no_grad only if there is something to keep.
     def _before(self, *_: Any) -> None:
+        if len(self.optimizer.param_groups) != self._groups:
+            self._join()
         if self.t >= self._next or self._averages:
             self._keep()
 
@@ -103,7 +111,25 @@ class Iterates:
 
     @torch.no_grad()
     def _keep_estimate(self) -> None:
-        self._copy("estimate", [self._v(x) for x in self._params()])
+        found = [(group, x, self._v(group, x)) for group in self.optimizer.param_groups for x in group["params"]]
+        if all(v is None for _, _, v in found):
+            self._kept.pop("estimate", None)  # what was kept belongs to another tau
+            return
+        self._copy("estimate", [_zeros(group, x) if v is None else v for group, x, v in found])
+
+    @torch.no_grad()
+    def _join(self) -> None:
+        """Go on with the parameters of groups that were added since the last step: until now they stood still."""
+        for group in self.optimizer.param_groups[self._groups :]:
+            for x in group["params"]:
+                starts = {
+                    "sampled": x.detach().clone,
+                    "average": partial(x.detach().to, state_dtype(x), copy=True),
+                    "estimate": partial(_zeros, group, x),
+                }
+                for key, kept in self._kept.items():
+                    kept.append(starts[key]())
+        self._groups = len(self.optimizer.param_groups)
 
     def _copy(self, key: str, tensors: list[Tensor]) -> None:
         if key not in self._kept:
@@ -115,6 +141,7 @@ class Iterates:
         if key not in self._kept:
             kept = ", ".join(self.keep)
             raise RuntimeError(f"no {key!r} iterate yet: this keeps {kept}, and {self.t} steps were taken")
+        self._join()
         return self._kept[key]
 
     def last(self) -> list[Tensor]:
@@ -129,8 +156,21 @@ class Iterates:
         r""":math:`v_{\tau+1}`, the moving average that tracks the gradient at :math:`x_\tau`.
 
         The box returns "v_tau", but the error that the theorems bound is :math:`|v_{\tau+1} - \nabla F(x_\tau)|^2`.
+        It is the estimate that the step used, bias-corrected if that was asked for, and zero for parameters that have
+        no average.
         """
+        if "sampled" in self._kept and not self.tracked:
+            raise TypeError(
+                f"optimizer={type(self.optimizer).__name__}: its state had no moving average v after step {self.tau}, "
+                "so there is no estimate of the gradient at x_tau; use an optimizer of semaopt (semaopt.ASA covers "
+                "Adam and SGD with momentum)"
+            )
         return self._get("estimate")
+
+    @property
+    def tracked(self) -> bool:
+        """Whether there is an ``estimate()`` for x_tau."""
+        return "estimate" in self._kept
 
     def average(self) -> list[Tensor]:
         """The mean of the iterates so far."""
@@ -157,11 +197,20 @@ class Iterates:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values and tensors: what was kept, and the state of the random numbers."""
+        self._join()
         kept = {key: [x.clone() for x in tensors] for key, tensors in self._kept.items()}
         return {"t": self.t, "tau": self.tau, "next": self._next, "kept": kept, "generator": self.generator.get_state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave."""
+        given = tuple(sorted(state_dict["kept"].keys() - {"estimate"}))
+        require(
+            state_dict["t"] == 0 or given == tuple(sorted(self.keep)),
+            "state_dict",
+            given,
+            f"must have kept what this keeps, {tuple(sorted(self.keep))!r}",
+            f"load it into Iterates(optimizer, keep={given!r})",
+        )
         shapes = [x.shape for x in self._params()]
         for key, tensors in state_dict["kept"].items():
             require(
@@ -171,12 +220,19 @@ class Iterates:
                 "must have the shapes of the optimizer's parameters",
                 "load it into the same model",
             )
-        self.t, self.tau, self._next = state_dict["t"], state_dict["tau"], state_dict["next"]
+        self.reset()
+        if state_dict["t"] > 0:  # before, the first step is kept or not as this one was built
+            self.t, self.tau, self._next = state_dict["t"], state_dict["tau"], state_dict["next"]
         self._kept = {
             key: [kept.to(x.device, copy=True) for kept, x in zip(tensors, self._params(), strict=True)]
             for key, tensors in state_dict["kept"].items()
         }
         self.generator.set_state(state_dict["generator"])
+
+
+def _zeros(group: dict[str, Any], x: Tensor) -> Tensor:
+    """What stands for the estimate of a parameter that has no average."""
+    return torch.zeros_like(x, dtype=state_dtype(x, group.get("state_dtype")))
 
 
 _READ: dict[str, Callable[[Iterates], list[Tensor]]] = {

@@ -115,6 +115,84 @@ def test_any_torch_optimizer_will_do():
     assert torch.equal(iterates.sampled()[0], torch.ones(2))
 
 
+def test_the_estimate_is_corrected_as_the_step_was():
+    x, optimizer = problem(1, bias_correction=True)
+    iterates = semaopt.Iterates(optimizer)
+    x.grad = torch.tensor([2.0])
+    optimizer.step()
+    assert iterates.estimate()[0].item() == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam])
+def test_an_optimizer_without_an_average_has_no_estimate(make):
+    x = torch.nn.Parameter(torch.ones(2))
+    optimizer = make([x], lr=0.1)
+    iterates = semaopt.Iterates(optimizer)
+    x.grad = torch.ones(2)
+    optimizer.step()
+    assert not iterates.tracked
+    with pytest.raises(TypeError, match=rf"optimizer={make.__name__}: its state had no moving average v.*semaopt\.ASA"):
+        iterates.estimate()
+
+
+def test_a_first_step_that_is_left_out_has_no_estimate():
+    x, optimizer = problem(1, on_nonfinite="skip")
+    iterates = semaopt.Iterates(optimizer)
+    x.grad = torch.tensor([float("nan")])
+    optimizer.step()
+    with pytest.raises(TypeError, match=r"its state had no moving average v after step 0"):
+        iterates.estimate()
+
+
+def test_sbma_keeps_no_estimate_of_the_lower_variables():
+    x, y = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
+    inverse = semaopt.hypergradient.Neumann(terms=1, bound=1.0)
+    optimizer = semaopt.SBMA(upper=[x], lower=[y], lr=0.1, lower_lr=0.5, inverse=inverse)
+    iterates = semaopt.Iterates(optimizer)
+    optimizer.step(lambda: y.square().sum() / 2, lambda: (y - x).square().sum() / 2)
+    upper, lower = iterates.estimate()
+    assert (upper.item(), lower.item()) == (1.0, 0.0)  # grad F(1) = 1; the state of y holds f_y = 1
+
+
+@pytest.mark.parametrize(("saved", "mine"), [("sampled", "average"), ("average", "sampled")])
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_state_that_kept_something_else_is_refused(saved, mine, steps):
+    x, optimizer = problem()
+    iterates = semaopt.Iterates(optimizer, keep=(saved,))
+    take(x, optimizer, steps)
+    state = iterates.state_dict()
+    iterates.remove()
+    other = semaopt.Iterates(optimizer, keep=(mine,))
+    if steps:
+        text = rf"state_dict=\('{saved}',\): must have kept what this keeps, \('{mine}',\); load it into Iterates"
+        with pytest.raises(ValueError, match=text):
+            other.load_state_dict(state)
+    else:
+        other.load_state_dict(state)  # nothing was kept yet
+    path = take(x, optimizer, 2)
+    assert any(torch.equal(other._get(mine)[0], at) for at, _ in path) or mine == "average"
+
+
+def test_groups_that_join_later_stood_still_before():
+    x, optimizer = problem()
+    iterates = semaopt.Iterates(optimizer, seed=1)
+    take(x, optimizer, 3)
+    y = torch.nn.Parameter(torch.tensor([5.0], dtype=torch.bfloat16))
+    optimizer.add_param_group({"params": [y]})
+    assert [len(kept) for kept in (iterates.sampled(), iterates.average(), iterates.estimate())] == [2, 2, 2]
+    ys = [y.detach().clone()] * 3
+    for _ in range(4):
+        ys.append(y.detach().clone())
+        y.grad = torch.ones_like(y)
+        take(x, optimizer, 1)
+    assert torch.equal(iterates.sampled()[1], ys[iterates.tau])
+    torch.testing.assert_close(iterates.average()[1], torch.stack(ys).float().mean(0))
+    assert iterates.estimate()[1].dtype == torch.float32
+    iterates.load_state_dict(iterates.state_dict())
+    with iterates.use("average"):
+        assert not torch.equal(y, ys[0])
+
+
 def test_remove():
     x, optimizer = problem()
     iterates = semaopt.Iterates(optimizer)
@@ -138,4 +216,4 @@ def test_wrong_use():
         iterates.place("best")
     _, other = problem(4)
     with pytest.raises(ValueError, match=r"average=\[\(3,\)\]: must have the shapes of the optimizer's parameters"):
-        semaopt.Iterates(other).load_state_dict(iterates.state_dict())
+        semaopt.Iterates(other, keep=("average",)).load_state_dict(iterates.state_dict())

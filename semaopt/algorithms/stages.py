@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
-from semaopt._check import check_rate, require
+from semaopt._check import check_rate, is_real, number, require
+from semaopt.estimator import scalar
 from semaopt.iterates import Iterates
 from semaopt.schedules import base_gammas, set_gamma
 
@@ -30,8 +32,15 @@ class Stage:
         check_rate("eta", self.eta, "the step size of the stage")
         if self.dual_eta is not None:
             check_rate("dual_eta", self.dual_eta, "the step size of the dual variables in the stage")
-        require(0 < self.gamma <= 1, "gamma", self.gamma, "must lie in (0, 1]", "gamma = 1 - beta")
-        require(isinstance(self.T, int) and self.T >= 0, "T", self.T, "must be a whole number >= 0", "steps are 0..T")
+        ok = is_real(self.gamma) and 0 < number(self.gamma) <= 1
+        require(ok, "gamma", self.gamma, "must lie in (0, 1]", "gamma = 1 - beta")
+        T: Any = self.T
+        ok = not isinstance(T, bool) and isinstance(T, Integral) and int(T) >= 0
+        require(ok, "T", T, "must be a whole number >= 0", "steps are 0..T")
+        for name in ("eta", "gamma", "dual_eta"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, number(getattr(self, name)))
+        object.__setattr__(self, "T", int(T))
 
 
 class Stages:
@@ -69,7 +78,7 @@ class Stages:
         require(len(stages) > 0, "stages", stages, "must hold at least one stage", "pass [semaopt.Stage(...), ...]")
         base_gammas(optimizer)  # refuses an optimizer without beta
         self.optimizer, self.output = optimizer, output
-        self.stages = [Stage(float(s.eta), float(s.gamma), int(s.T), getattr(s, "dual_eta", None)) for s in stages]
+        self.stages = [Stage(s.eta, s.gamma, s.T, getattr(s, "dual_eta", None)) for s in stages]
         if any(map(_follows, optimizer.param_groups)):
             for k, stage in enumerate(self.stages):
                 ok = stage.dual_eta is not None
@@ -100,7 +109,7 @@ class Stages:
         if self.iterates.t <= self.stages[self.k].T:
             return
         self.iterates.place(self.output)
-        if self.output == "sampled":
+        if self.iterates.tracked:
             self._place_estimate()
         self.iterates.reset()
         self.k += 1
@@ -109,10 +118,14 @@ class Stages:
 
     @torch.no_grad()
     def _place_estimate(self) -> None:
-        xs = (x for group in self.optimizer.param_groups for x in group["params"])
-        for x, v in zip(xs, self.iterates.estimate(), strict=True):
-            if "v" in self.optimizer.state.get(x, {}):
-                self.optimizer.state[x]["v"].copy_(v)
+        pairs = ((group, x) for group in self.optimizer.param_groups for x in group["params"])
+        for (group, x), v in zip(pairs, self.iterates.estimate(), strict=True):
+            state = self.optimizer.state.get(x, {})
+            if "v" not in state or group.get("role") == "lower":
+                continue
+            # With bias correction the estimate is v over the weight of the samples in it, which goes on as it is.
+            corrected = group.get("bias_correction", False)
+            state["v"].copy_(v * scalar(state["v_weight"], v) if corrected else v)
 
     def _set_rates(self) -> None:
         stage = self.stages[self.k]

@@ -20,11 +20,24 @@ def duality_gap(optimizer: Optimizer, loss: Callable[[], Tensor], steps: int) ->
     lose, and 0 at a saddle point. Each side moves with the lr of its groups, x without its scaling; everything is put
     back.
     """
+    roles = check_sides(optimizer)
+    best = {role: _after(groups, loss, steps, 1.0 if role == "dual" else -1.0) for role, groups in roles.items()}
+    return best["dual"] - best["primal"]
+
+
+def check_sides(optimizer: Optimizer) -> dict[str, list[dict[str, Any]]]:
+    """The param groups of x ("primal") and of y ("dual"), each with something that can move."""
     roles: dict[str, list[dict[str, Any]]] = {"dual": [], "primal": []}
     for group in optimizer.param_groups:
         roles["dual" if group.get("role") == "dual" else "primal"].append(group)
-    best = {role: _after(groups, loss, steps, 1.0 if role == "dual" else -1.0) for role, groups in roles.items()}
-    return best["dual"] - best["primal"]
+    for role, groups in roles.items():
+        if not any(x.requires_grad for group in groups for x in group["params"]):
+            raise TypeError(
+                f"optimizer={type(optimizer).__name__}: the duality gap of min_x max_y f(x, y) needs {role} parameters "
+                "with requires_grad, and there are none; use an optimizer for min-max problems (semaopt.PDSM, "
+                "semaopt.PDAda), or gap_steps=0"
+            )
+    return roles
 
 
 def _after(groups: list[dict[str, Any]], loss: Callable[[], Tensor], steps: int, sign: float) -> float:

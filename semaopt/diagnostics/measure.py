@@ -56,14 +56,15 @@ def scaling_range(optimizer: Optimizer, group: dict[str, Any]) -> tuple[float, f
     if not steps:
         return None
     norm = _once(lambda: group_norm([v for _, _, v in steps]))
-    low, high, sample = math.inf, -math.inf, []
+    ends: list[float] = []
+    sample: list[Tensor] = []
     for _, m, v in steps:
-        u = scaling.read(m, Seen(v, v, m["step"], norm, corrected))
+        u = scaling.read(m, Seen(v, v, m["step"].item() - 1, norm, corrected))
         if not isinstance(u, Tensor):
             u = torch.tensor(float(u))
         if u.numel() == 0:
             continue
-        low, high = min(low, whole(u.amin())), max(high, whole(u.amax()))
+        ends += whole(u.amin()), whole(u.amax())
         local = (u.to_local() if hasattr(u, "to_local") else u).detach().reshape(-1)
         sample.append(local[:: max(1, local.numel() // SAMPLE)].double().cpu())
     if not sample:
@@ -71,9 +72,11 @@ def scaling_range(optimizer: Optimizer, group: dict[str, Any]) -> tuple[float, f
 
     def s(u: float) -> float:
         size = math.sqrt(u) + scaling.g0
-        value = 1 / size if size > 0 else math.inf
+        value = math.inf if size == 0 else 1 / size
         return value if clip is None else min(max(value, clip[0]), clip[1])
 
+    # min() and max() pass over a NaN that is not the first.
+    low, high = (math.nan, math.nan) if any(map(math.isnan, ends)) else (min(ends), max(ends))
     return s(high), s(float(torch.cat(sample).median())), s(low)
 
 
@@ -91,14 +94,31 @@ def _once(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
 def squared_norm(tensors: Iterable[Tensor]) -> float:
     """|.|^2 over all tensors as one vector."""
     listed = list(tensors)
-    return float(group_norm(listed)) ** 2 if listed else 0.0
+    norm = float(group_norm(listed)) if listed else 0.0
+    return norm * norm  # inf, where ** raises
+
+
+def coupled_decay(group: dict[str, Any]) -> float:
+    """The weight decay that is part of the gradient."""
+    return 0.0 if group.get("decoupled_weight_decay", False) else number(group.get("weight_decay", 0.0))
 
 
 def oracle(group: dict[str, Any], x: Tensor, g: Tensor) -> Tensor:
     """The stochastic gradient that the step averages: the sign of ``maximize`` and a coupled weight decay included."""
     g = -g if group.get("maximize", False) else g
-    decay = 0.0 if group.get("decoupled_weight_decay", False) else number(group.get("weight_decay", 0.0))
+    decay = coupled_decay(group)
     return g.add(x.detach(), alpha=decay) if decay != 0 else g
+
+
+def innovation(group: dict[str, Any], m: dict[str, Any], sample: Tensor, v: Tensor) -> Tensor | None:
+    r"""The sample minus the estimate before it, from the estimate after it; None in a parameter's first step.
+
+    :math:`v_{t+1} = [(w_{t+1} - \gamma)v_t + \gamma O]/w_{t+1}`, so :math:`O - v_t = (O -
+    v_{t+1})w_{t+1}/(w_{t+1} - \gamma)`. The weight w of all samples is 1 without bias correction.
+    """
+    weight = float(m["v_weight"]) if group.get("bias_correction", False) else 1.0
+    before = (weight - 1) + number(group["beta"])  # exact where weight = 1
+    return (sample - v) * (weight / before) if m["step"] > 1 and before > 0 else None
 
 
 def gradients(optimizer: Optimizer, full_gradient: Callable[[], Any]) -> dict[int, Tensor]:

@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from semaopt._check import number, require
+from semaopt.algorithms.sbma import SBMA
 from semaopt.diagnostics import measure
 from semaopt.diagnostics.advice import Seen, advise
-from semaopt.diagnostics.gap import duality_gap
+from semaopt.diagnostics.gap import check_sides, duality_gap
 from semaopt.estimator import real
 from semaopt.iterates import Iterates
 
@@ -35,7 +36,9 @@ class Record:
     tracking_error: float | None = None
     """|v_{t+1} - grad F(x_t)|^2, the Delta_t of the theorems."""
     noise: float | None = None
-    """|O(x_t) - grad F(x_t)|^2, whose mean is the variance; without a full gradient |O(x_t) - v_t|^2."""
+    """|O(x_t) - grad F(x_t)|^2, whose mean is the variance; without a full gradient |O(x_t) - v_t|^2. None for SBMA,
+    which has no sample of the whole gradient.
+    """
     secant: float | None = None
     """|grad F(x_t) - grad F(x_s)|/|x_t - x_s| with the measured step s before: at most L."""
     gap: float | None = None
@@ -89,6 +92,8 @@ class Monitor:
         require(ok, "gap_steps", gap_steps, "must be a whole number >= 0", "5 is enough to see a trend")
         ok = gap_steps == 0 or full_gradient is not None
         require(ok, "gap_steps", gap_steps, "needs full_gradient", "pass the closure that returns f(x, y)")
+        if gap_steps > 0:
+            check_sides(optimizer)
         if not measure.averaged(optimizer):
             raise TypeError(
                 f"{type(optimizer).__name__} has no param group with a scaling and a beta: there is no s and no v to "
@@ -96,21 +101,24 @@ class Monitor:
             )
         self.optimizer, self.full_gradient, self.every, self.writer = optimizer, full_gradient, every, writer
         self.gap_steps, self.seed = gap_steps, seed
+        # SBMA averages the pieces of the hypergradient: what it leaves in x.grad is no sample but the estimate.
+        self._sampled = not isinstance(optimizer, SBMA)
         self.history: list[Record] = []
         self.t = 0
         self._handles: list[Any] = []
         self._iterates: Iterates | None = None
         self._gradients: dict[int, Tensor] = {}
-        self._before_last: tuple[list[Tensor], list[Tensor]] | None = None
-        self._points: list[Tensor] = []
+        self._before_last: tuple[dict[int, Tensor], list[Tensor]] | None = None
+        self._points: dict[int, Tensor] = {}
 
     def __enter__(self) -> Monitor:
         if self._handles:
             raise RuntimeError("this monitor is already on; make another one, or leave the first with block")
         self._iterates = Iterates(self.optimizer, keep=("sampled",), seed=self.seed)
-        self._handles = [self.optimizer.register_step_post_hook(self._after)]
-        if self.full_gradient is not None:
-            self._handles.append(self.optimizer.register_step_pre_hook(self._before))
+        self._handles = [
+            self.optimizer.register_step_pre_hook(self._before),
+            self.optimizer.register_step_post_hook(self._after),
+        ]
         return self
 
     def __exit__(
@@ -124,9 +132,15 @@ class Monitor:
 
     def _before(self, *_: Any) -> None:
         if self.t % self.every == 0:
-            assert self.full_gradient is not None, "without it there is no such hook"
-            self._gradients = measure.gradients(self.optimizer, self.full_gradient)
-            self._points = [x.detach().clone() for x in self._averaged_params()]
+            if self.full_gradient is not None:
+                self._gradients = measure.gradients(self.optimizer, self.full_gradient)
+            # Where x will have moved, and is needed: for the secant, and for a weight decay that is part of the sample.
+            self._points = {
+                id(x): x.detach().clone()
+                for group in measure.averaged(self.optimizer)
+                if self.full_gradient is not None or measure.coupled_decay(group) != 0
+                for x in group["params"]
+            }
 
     def _after(self, *_: Any) -> None:
         if self.t % self.every == 0:
@@ -136,11 +150,9 @@ class Monitor:
             self._write(record)
         self.t += 1
 
-    def _averaged_params(self) -> list[Tensor]:
-        return [x for group in measure.averaged(self.optimizer) for x in group["params"]]
-
     def _measure(self) -> Record:
-        ranges = [found for group in measure.averaged(self.optimizer) if (found := self._range(group)) is not None]
+        every = [measure.scaling_range(self.optimizer, group) for group in measure.averaged(self.optimizer)]
+        ranges = [found for found in every if found is not None]
         c_l, median, c_u = (
             (min(r[0] for r in ranges), sorted(r[1] for r in ranges)[len(ranges) // 2], max(r[2] for r in ranges))
             if ranges
@@ -160,29 +172,23 @@ class Monitor:
             self._gap() if self.gap_steps else None,
         )
 
-    def _range(self, group: dict[str, Any]) -> tuple[float, float, float] | None:
-        return measure.scaling_range(self.optimizer, group)
-
     def _vectors(self, exact: bool) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """Grad F(x_t), v_{t+1} - grad F(x_t), and the noise of the sample, parameter by parameter."""
         gradient, errors, noises = [], [], []
-        before = dict(zip(map(id, self._averaged_params()), self._points, strict=False))
         for group in measure.averaged(self.optimizer):
-            beta = number(group["beta"])
-            for x, _, v in measure.estimates(self.optimizer, group):
-                # x has moved; a coupled weight decay belongs to where it was.
-                at = before.get(id(x), x)
+            for x, m, v in measure.estimates(self.optimizer, group):
+                at = self._points.get(id(x), x)
                 sample = None if x.grad is None else real(measure.oracle(group, at, x.grad)).to(v.dtype)
                 if exact:
                     given = self._gradients.get(id(x), torch.zeros_like(x))
                     full = real(measure.oracle(group, at, given)).to(v.dtype)
                     gradient.append(full)
                     errors.append(v - full)
-                    if sample is not None:
-                        noises.append(sample - full)
-                elif sample is not None and beta > 0 and self.t > 0:
-                    # v_{t+1} - v_t = gamma (O - v_t), so O - v_t = (O - v_{t+1})/beta.
-                    noises.append((sample - v) / beta)
+                    noise = None if sample is None else sample - full
+                else:
+                    noise = None if sample is None else measure.innovation(group, m, sample, v)
+                if noise is not None and self._sampled:
+                    noises.append(noise)
         return gradient, errors, noises
 
     def _secant(self, gradient: list[Tensor]) -> float | None:
@@ -190,7 +196,7 @@ class Monitor:
         self._before_last = now
         if before is None or len(before[1]) != len(gradient):
             return None
-        moved = measure.squared_norm(real(a - b) for a, b in zip(now[0], before[0], strict=True)) ** 0.5
+        moved = measure.squared_norm(real(x - before[0][k]) for k, x in now[0].items() if k in before[0]) ** 0.5
         turned = measure.squared_norm(a - b for a, b in zip(gradient, before[1], strict=True)) ** 0.5
         return turned / moved if moved > 0 else None
 
@@ -237,7 +243,7 @@ class Monitor:
     def average_gradient(self) -> float | None:
         """The average of |grad F(x_t)|^2 over the measured steps, what ``plan.bound(T)`` bounds."""
         known = self._known("gradient_norm")
-        return sum(value**2 for value in known) / len(known) if known else None
+        return sum(value * value for value in known) / len(known) if known else None  # inf, where ** raises
 
     @property
     def average_tracking(self) -> float | None:
@@ -254,7 +260,7 @@ class Monitor:
     @property
     def sigma2(self) -> float | None:
         """The average of |O - grad F|^2; without a full gradient of |O - v_t|^2, which adds the tracking error to
-        it.
+        it. None for SBMA.
         """
         known = self._known("noise")
         return sum(known) / len(known) if known else None
@@ -288,5 +294,6 @@ class Monitor:
                 gradient=self.average_gradient,
                 tracking=self.average_tracking,
                 unread=unread,
+                sampled=self._sampled,
             )
         )

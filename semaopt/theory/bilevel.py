@@ -100,7 +100,7 @@ class BilevelPlan(TwoScalePlan):
 
     def T_for(self, epsilon: float) -> int:
         """The T with which :func:`bilevel` promises avg E|grad F|^2 <= epsilon^2."""
-        return steps_for(epsilon**2, lambda T: bilevel(self.constants, T, method=self.method).bound())
+        return steps_for(epsilon, lambda T: bilevel(self.constants, T, method=self.method).bound())
 
 
 @dataclass(frozen=True)
@@ -137,9 +137,22 @@ def bilevel(c: Constants, T: int, *, method: str = "smb") -> BilevelPlan:
     plan = plans[method]
     c.need(plan.label, *_NEEDED, *(("dim_y",) if method == "sbma" else ()))
     require(c.c == 0, "c", c.c, "ass:5 has variances of at most sigma2 alone", "pass c=0.0 and a larger sigma2")
+    linear = "must be positive: else F is linear, every rate is legal and none is best"
+    require(c.L_F > 0, "L_F", c.L_F, linear, "pass a positive L, L_fx, L_fy (with C_gxy), L_gxy or L_gyy (with C_fy)")
     k = neumann_terms(c, T)
-    rates = best_rates(limits(c, method), costs(c, errors(c, method, k)), T)
-    return plan(c, T, rates, k)
+    limit, cost = limits(c, method), costs(c, errors(c, method, k))
+    _refuse_rest(c, limit, cost)
+    return plan(c, T, best_rates(limit, cost, T), k)
+
+
+def _refuse_rest(c: Constants, limit: Limits, cost: Costs) -> None:
+    """Refuse constants with which an average is best that never moves: no rate > 0 has the smallest bound."""
+    ok = limit.x_per_y < math.inf or cost.over_eta_y > 0 or cost.times_eta_y == 0
+    stays = f"y*(x) is the same for all x (L_y = {c.L_y:g}) and y_0 = y* is assumed: the smaller eta_y, the better"
+    require(ok, "delta_y", c.delta_y, stays, "pass delta_y > 0, a bound of |y_0 - y*(x_0)|^2")
+    ok = limit.x_per_gamma < math.inf or cost.over_gamma > 0 or cost.times_gamma == 0
+    exact = "the pieces of grad F are the same for all x and known from the start: the smaller gamma, the better"
+    require(ok, "estimator_error", c.estimator_error, exact, "leave it out, or pass estimator_error > 0")
 
 
 def neumann_terms(c: Constants, T: int) -> int:
@@ -180,7 +193,7 @@ def limits(c: Constants, method: str) -> Limits:
         gamma=math.nextafter(0.25, 0),
         eta_y=lam / c.get("L_gy") ** 2,
         eta_x=c.c_l / (2 * c.L_F * c.c_u**2),
-        x_per_gamma=scale / (8 * L),
+        x_per_gamma=scale / (8 * L) if L > 0 else math.inf,
         x_per_y=scale * lam / (32 * drift) if drift > 0 else math.inf,
     )
 

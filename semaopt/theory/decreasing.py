@@ -119,7 +119,7 @@ class DecreasingPlan(Plan):
 
     def T_for(self, epsilon: float) -> int:
         """The T with which :func:`decreasing` promises avg E|grad F|^2 <= epsilon^2."""
-        return steps_for(epsilon**2, lambda T: decreasing(self.constants, T).bound())
+        return steps_for(epsilon, lambda T: decreasing(self.constants, T).bound())
 
 
 def decreasing(c: Constants, T: int, *, gamma_0: float | None = None, tracking: bool = False) -> DecreasingPlan:

@@ -78,7 +78,7 @@ class ConstantPlan(Plan):
 
     def T_for(self, epsilon: float) -> int:
         """The T with which :func:`constant` promises avg E|grad F|^2 <= epsilon^2."""
-        return steps_for(epsilon**2, lambda T: constant(self.constants, T).bound())
+        return steps_for(epsilon, lambda T: constant(self.constants, T).bound())
 
 
 def constant(c: Constants, T: int, *, tracking: bool = False) -> ConstantPlan:

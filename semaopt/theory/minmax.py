@@ -82,7 +82,7 @@ class MinMaxPlan(TwoScalePlan):
 
     def T_for(self, epsilon: float) -> int:
         """The T with which :func:`minmax` promises avg E|grad F|^2 <= epsilon^2."""
-        return steps_for(epsilon**2, lambda T: minmax(self.constants, T, dual=self.dual).bound())
+        return steps_for(epsilon, lambda T: minmax(self.constants, T, dual=self.dual).bound())
 
 
 def minmax(c: Constants, T: int, *, dual: str = DUALS[0]) -> MinMaxPlan:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from semaopt._check import is_real, require
+from semaopt._check import is_real, number, require
 from semaopt.theory.constants import Constants
 
 #: Roundings of a value that sits on its limit are no violation.
@@ -180,16 +180,17 @@ def refuse(label: str, violations: list[Violation]) -> None:
 
 
 def steps_for(epsilon: float, bound_at: Callable[[int], float]) -> int:
-    """The smallest T with ``bound_at(T) <= epsilon``, for a bound that falls with T."""
-    ok = is_real(epsilon) and 0 < float(epsilon) < math.inf
+    """The smallest T with ``bound_at(T) <= epsilon^2``, for a bound that falls with T."""
+    ok = is_real(epsilon) and 0 < number(epsilon) < math.inf
     require(ok, "epsilon", epsilon, "must be a finite number > 0", "it is the accuracy to reach")
+    square = number(epsilon) * number(epsilon)  # inf, where ** raises
     high = 1
-    while bound_at(high) > epsilon:
+    while bound_at(high) > square:
         high *= 2
         limit = 2**62
         require(high < limit, "epsilon", epsilon, "needs more than 2^62 steps", "ask for less, or check the constants")
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if bound_at(middle) <= epsilon else (middle, high)
+        low, high = (low, middle) if bound_at(middle) <= square else (middle, high)
     return high

@@ -1,6 +1,8 @@
 import io
 import math
+from types import SimpleNamespace
 
+import numpy
 import pytest
 import torch
 
@@ -47,6 +49,34 @@ def test_the_double_loop_as_the_box_writes_it():
         y, v = output
     torch.testing.assert_close(x.detach(), y, rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(optimizer.state[x]["v"], v, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_corrected_estimate_is_handed_on(seed):
+    """The gradient is 2 everywhere: so is every corrected estimate, whatever tau is."""
+    x = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = semaopt.ASA([x], scaling="shb", bias_correction=True)
+    stages = Stages(optimizer, [Stage(0.1, 0.1, T=9), Stage(0.1, 0.05, T=3)], seed=seed)
+    while not stages.done:
+        x.grad = torch.full_like(x, 2.0)
+        optimizer.step()
+        state = optimizer.state[x]
+        assert (state["v"] / state["v_weight"]).item() == pytest.approx(2.0, rel=1e-12)
+
+
+def test_the_pieces_of_sbma_go_on():
+    """SBMA keeps an average of f_y with y: it is no estimate that belongs to x_tau."""
+    kept = []
+    for staged in (True, False):
+        x, y = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
+        inverse = semaopt.hypergradient.Neumann(terms=1, bound=1.0)
+        optimizer = semaopt.SBMA(upper=[x], lower=[y], lr=0.1, lower_lr=0.5, beta=0.5, inverse=inverse)
+        if staged:
+            Stages(optimizer, [Stage(0.1, 0.5, T=2, dual_eta=0.5)], seed=2)
+        for _ in range(3):
+            optimizer.step(lambda x=x, y=y: (y - 2).square().sum() / 2, lambda x=x, y=y: (y - x).square().sum() / 2)
+        kept.append(optimizer.state[y]["v"])
+    assert torch.equal(*kept)
 
 
 def test_rates_of_each_stage():
@@ -139,6 +169,11 @@ def test_a_step_too_many_is_refused_and_changes_nothing():
         (lambda: Stage(math.inf, 0.5, 1), r"eta=inf"),
         (lambda: Stage(0.1, 0.0, 1), r"gamma=0\.0: must lie in \(0, 1\]"),
         (lambda: Stage(0.1, 0.5, -1), r"T=-1: must be a whole number >= 0; steps are 0..T"),
+        (lambda: Stage(0.1, "a", 3), r"gamma='a': must lie in \(0, 1\]; gamma = 1 - beta"),
+        (lambda: Stage(0.1, 0.5, 4.7), r"T=4\.7: must be a whole number >= 0; steps are 0..T"),
+        (lambda: Stage(0.1, 0.5, True), r"T=True: must be a whole number >= 0"),
+        (lambda: Stages(make()[1], [SimpleNamespace(eta=0.1, gamma=0.5, T=4.7)]), r"T=4\.7: must be a whole number"),
+        (lambda: Stages(make()[1], [SimpleNamespace(eta="b", gamma=0.5, T=4)]), r"eta='b': must be a finite number"),
         (lambda: Stages(make()[1], []), r"stages=\[\]: must hold at least one stage"),
         (lambda: Stages(make()[1], PLAN, output="best"), r"output='best': must be one of sampled, average, last"),
         (
@@ -154,3 +189,9 @@ def test_a_step_too_many_is_refused_and_changes_nothing():
 def test_wrong_use(wrong, text):
     with pytest.raises(ValueError, match=text):
         wrong()
+
+
+def test_numbers_of_other_libraries_become_plain_ones():
+    stage = Stage(torch.tensor(0.5), torch.tensor(0.25), numpy.int64(3), torch.tensor(0.125))
+    assert [type(value) for value in vars(stage).values()] == [float, float, int, float]
+    assert stage == Stage(0.5, 0.25, 3, 0.125)

@@ -1,7 +1,11 @@
 """The warnings in words."""
 
+import math
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import semaopt
 from semaopt.diagnostics import Monitor
@@ -44,6 +48,50 @@ def test_without_l_only_a_wide_range_is_worth_a_word():
 def test_s_without_bounds():
     [text] = advise(seen(c_u=float("inf")))
     assert text.startswith("s runs from 1 to inf: ass:2 does not hold; clip_scaling=(c_l, c_u)")
+
+
+def test_s_that_leaves_what_the_constants_can_be():
+    [text] = advise(seen(c_u=1e20, L=1.0))
+    assert text == (
+        "s runs from 1 to 1e+20: with such bounds thm:2 promises nothing; clip_scaling=(c_l, c_u) between 1e-18 and "
+        "1e+18, or a larger g0, brings them together"
+    )
+
+
+def test_where_the_gradient_is_constant_any_lr_will_do():
+    assert advise(seen(L=0.0, lr=1e9)) == []
+
+
+NUMBERS = st.none() | st.sampled_from([0.0, 5e-324, 1e-200, 1e-20, 1.0, 1e20, 1e200, math.inf, math.nan]) | st.floats(0)
+
+
+@given(
+    lr=st.floats(0, 1e300),
+    gamma=st.floats(0, 1, exclude_min=True),
+    values=st.fixed_dictionaries(dict.fromkeys((*NOTHING, "c_l", "c_u"), NUMBERS)),
+)
+def test_whatever_was_measured_there_is_advice_or_none(lr, gamma, values):
+    for text in advise(Seen(lr=lr, gamma=gamma, **values)):
+        assert ": " in text
+
+
+def test_monitors_of_extreme_but_legal_runs():
+    def watched(loss, x0, **hyper):
+        x = torch.nn.Parameter(torch.tensor([x0], dtype=torch.float64))
+        optimizer = semaopt.ASA([x], **hyper)
+        with Monitor(optimizer, full_gradient=lambda: loss(x), every=1) as m:
+            for _ in range(4):
+                optimizer.zero_grad()
+                loss(x).backward()
+                optimizer.step()
+        return m.warnings
+
+    assert watched(lambda x: 3 * x.sum(), 1.0) == []
+    small = watched(lambda x: 1e-30 * x.square().sum(), 1.0, scaling=semaopt.scalings.Adam(g0=1e-20))
+    assert any("a larger g0" in text for text in small)
+    for x0 in (1e200, math.nan):
+        watched(lambda x: x.square().sum(), x0, scaling="shb", lr=1e3)
+        watched(lambda x: x.square().sum(), x0, lr=1e3)
 
 
 def test_gamma_against_the_noise():

@@ -92,6 +92,28 @@ def test_the_bounds_of_s_are_those_of_the_step(name, clip, corrected):
     assert m.scaling_bounds == (min(r.c_l for r in m.history), max(r.c_u for r in m.history))
 
 
+def test_an_own_scaling_is_read_with_the_t_of_its_step():
+    """u is the mean of g^2, from a sum and t: 1 for gradients of size 1, so s is 1 in every step."""
+
+    class Mean:
+        g0, buffers = 0.0, ("total",)
+
+        def update_(self, m, seen):
+            m["total"] += seen.g.square()
+            return self.read(m, seen)
+
+        def read(self, m, seen):
+            return m["total"] / (seen.t + 1)
+
+    x = torch.nn.Parameter(torch.zeros(2))
+    optimizer = semaopt.ASA([x], scaling=Mean())
+    with Monitor(optimizer, every=1) as m:
+        for _ in range(3):
+            x.grad = torch.ones(2)
+            optimizer.step()
+    assert [(r.c_l, r.c_u) for r in m.history] == [(1.0, 1.0)] * 3
+
+
 def test_read_is_what_update_returned():
     for name in scalings.BY_NAME:
         for corrected in (False, True):
@@ -140,6 +162,64 @@ def test_sigma2_without_a_full_gradient():
             optimizer.step()
     assert m.sigma2 == pytest.approx(50, rel=0.05)  # |O - v_t|^2 has the tracking error 50/199 on top
     assert (m.L, m.gradient_norm, m.tracking_error, m.average_gradient) == (None,) * 4
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize("betas", [(0.9, 0.9, 0.9), (0.5, 0.9, 0.99)])
+def test_the_sample_against_the_estimate_before_it(corrected, betas):
+    """|O - v_t|^2 by hand, also where beta changes: v_1 is the first sample either way."""
+    x = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = semaopt.ASA([x], lr=0.0, scaling="shb", bias_correction=corrected)
+    expected = [None]
+    with Monitor(optimizer, every=1) as m:
+        for beta, sample in zip(betas, (1.0, 3.0, -2.0), strict=True):
+            if state := optimizer.state[x]:
+                before = (state["v"] / state["v_weight"] if corrected else state["v"]).item()
+                expected.append(pytest.approx((sample - before) ** 2))
+            optimizer.param_groups[0]["beta"] = beta
+            x.grad = torch.full_like(x, sample)
+            optimizer.step()
+    assert [r.noise for r in m.history] == expected
+    assert m.history[1].noise == pytest.approx(4.0)
+
+
+def test_without_a_full_gradient_weight_decay_is_taken_where_x_was():
+    x = torch.nn.Parameter(torch.tensor([10.0], dtype=torch.float64))
+    optimizer = semaopt.ASA([x], lr=1.0, beta=0.5, scaling="shb", weight_decay=1.0)
+    with Monitor(optimizer, every=1) as m:
+        x.grad = torch.ones_like(x)  # v = 1 + 10, x = -1
+        optimizer.step()
+        x.grad = torch.zeros_like(x)  # O = 0 + (-1)
+        optimizer.step()
+    assert m.history[1].noise == pytest.approx((-1 - 11) ** 2)
+
+
+def test_a_group_that_joins_later():
+    x, y = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
+    optimizer = semaopt.ASA([x], lr=0.1, beta=0.5, scaling="shb")
+    with Monitor(optimizer, full_gradient=lambda: (x.square() + y.square()).sum(), every=1) as m:
+        for _ in range(2):
+            x.grad, y.grad = torch.ones(1), torch.ones(1)
+            optimizer.step()
+            if len(optimizer.param_groups) == 1:
+                optimizer.add_param_group({"params": [y]})
+        optimizer.step()
+    assert m.history[1].secant is None
+    assert m.history[2].secant == pytest.approx(2.0)
+    assert len(m.sampled()) == 2
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_sbma_has_no_sample_of_the_whole_gradient(exact):
+    x, y = (torch.nn.Parameter(torch.ones(1, dtype=torch.float64)) for _ in range(2))
+    inverse = semaopt.hypergradient.Neumann(terms=1, bound=1.0)
+    optimizer = semaopt.SBMA(upper=[x], lower=[y], lr=0.1, lower_lr=0.5, beta=0.5, inverse=inverse)
+    with Monitor(optimizer, full_gradient=(lambda: x.square().sum() / 2) if exact else None, every=1) as m:
+        for sign in (1.0, -1.0, 1.0):
+            optimizer.step(lambda s=sign: (y + s).square().sum() / 2, lambda: (y - x).square().sum() / 2)
+    assert m.sigma2 is None
+    assert any(text.startswith("sigma^2 is not measured: SBMA averages the pieces") for text in m.warnings)
+    assert (m.tracking_error is None) is not exact
 
 
 def test_every_off_and_sampled():
@@ -258,8 +338,21 @@ def test_wrong_use():
         pytest.raises(ValueError, match=r"tensor of shape \(2,\)"),
     ):
         advance(x, optimizer)
+    x, y, f = saddle()
+    minmax = semaopt.PDSM(primal=[x], dual=[y])
+    f().backward()
     with (
-        Monitor(optimizer, full_gradient=lambda: [CURVATURE], every=1, gap_steps=1),
+        Monitor(minmax, full_gradient=lambda: [x.grad, y.grad], every=1, gap_steps=1),
         pytest.raises(TypeError, match=r"gap_steps needs a full_gradient that returns the loss"),
     ):
-        advance(x, optimizer)
+        minmax.step()
+    text = (
+        r"optimizer=ASA: the duality gap .* needs dual parameters with requires_grad.*semaopt\.PDAda\), or gap_steps=0"
+    )
+    with pytest.raises(TypeError, match=text):
+        Monitor(optimizer, full_gradient=lambda: quadratic(x), gap_steps=2)
+    with pytest.raises(TypeError, match=text):
+        duality_gap(optimizer, lambda: quadratic(x), steps=2)
+    x.requires_grad_(False)
+    with pytest.raises(TypeError, match=r"optimizer=PDSM: the duality gap .* needs primal parameters"):
+        Monitor(minmax, full_gradient=f, gap_steps=2)

@@ -3,8 +3,11 @@
 import doctest
 import re
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import semaopt
+from semaopt.checks import minimization, pairs
+from semaopt.checks.averages import ROWS
 
 PAGE = Path(__file__).parents[2] / "docs" / "theory.md"
 
@@ -25,3 +28,25 @@ def test_the_code_of_every_formula_exists():
     terms = {"objective", "estimator", "noise", "dual", "dual_noise"}  # of a bound, which its tests name
     assert len(names) > 15
     assert names - terms - {"lr", "beta"} <= known | set(vars(semaopt.theory.Constants))
+
+
+def test_the_page_says_which_checks_have_a_converse(monkeypatch):
+    """Every check that judges averages is run on runs that are not taken: only what it passes on counts."""
+    converse = {}
+    for part in (minimization, pairs):
+        monkeypatch.setattr(part, "simulate", MagicMock())
+        monkeypatch.setattr(part, "judge", lambda name, *_, **given: converse.update({name: given.get("unaveraged")}))
+    for part in (minimization, pairs):
+        for name, (_, check) in part.registry(quick=True).items():
+            if name != "minmax[kappa]":  # it has its own lines, without a converse
+                check()
+    page = PAGE.read_text()
+    with_it, _, without = page[page.index("is a line of these checks") :].partition("The others have none")
+    without = without.partition("\n\n")[0]
+    listed = {f"{kind}[{row}]" for kind in ("constant", "minmax") for row in ROWS}
+    assert {name for name, runs in converse.items() if runs is not None} == listed | set(
+        re.findall(r"`([\w-]+\[[\w ]+\])`", with_it)
+    )
+    named = set(re.findall(r"`([\w-]+(?:\[[\w ]+\])?)`", without))
+    others = {name for name, runs in converse.items() if runs is None}
+    assert named == {"pl", "minmax[kappa]"} | {n.partition("[")[0] if n.startswith("decreasing") else n for n in others}

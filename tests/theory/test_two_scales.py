@@ -1,7 +1,9 @@
 """``thm:PDAda``, ``thm:5`` and ``thm:6`` against numbers worked out by hand."""
 
+import itertools
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -140,6 +142,57 @@ def test_what_a_plan_cannot_know_it_says():
         minmax(MINMAX, T=9, dual="concave")
     with pytest.raises(ValueError, match=r"c=1.0: thm:PDAda has a variance of at most sigma2 alone"):
         minmax(Constants(**known, c=1.0), T=9)
+
+
+#: What thm:5 and thm:6 may be told is zero.
+ZEROS = ("sigma2", "L_fx", "L_fy", "L_gxy", "L_gyy", "C_fy", "C_gxy")
+
+
+@pytest.mark.parametrize("method", ["smb", "sbma"])
+@pytest.mark.parametrize(
+    "over", [{}, {"delta_y": None}, {"estimator_error": 0.0}, {"L": 2.0}, {"L": 2.0, "estimator_error": 0.0}], ids=str
+)
+def test_constants_that_may_be_zero_give_a_plan_or_say_why_not(method, over):
+    refused = set()
+    for count in range(len(ZEROS) + 1):
+        for names in itertools.combinations(ZEROS, count):
+            try:
+                plan = bilevel(replace(BILEVEL, **dict.fromkeys(names, 0.0), **over), T=1000, method=method)
+            except ValueError as error:
+                refused.add(str(error).partition("=")[0])
+                continue
+            assert plan.violations() == []
+            assert all(0 < rate < math.inf for rate in plan.rates.values())
+            assert 0 <= plan.bound() < math.inf
+            assert 0 <= plan.tracking() < math.inf
+    still = {"delta_y"} if over.get("delta_y", 0.5) is None else set()
+    linear = set() if "L" in over else {"L_F"}
+    known = {"estimator_error"} if method == "sbma" and over.keys() == {"L", "estimator_error"} else set()
+    assert refused == still | linear | known
+
+
+def test_problems_that_need_no_step_are_refused_in_words():
+    flat = dict.fromkeys(("L_fx", "L_fy", "L_gxy", "L_gyy"), 0.0)
+    with pytest.raises(ValueError, match=r"L_F=0\.0: must be positive: else F is linear.*; pass a positive L, L_fx"):
+        bilevel(replace(BILEVEL, **flat), T=9)
+    with pytest.raises(ValueError, match=r"delta_y=None: y\*\(x\) is the same for all x .*; pass delta_y > 0"):
+        bilevel(replace(BILEVEL, C_gxy=0.0, delta_y=None), T=9)
+    text = r"estimator_error=0\.0: the pieces of grad F are the same for all x .*; leave it out"
+    with pytest.raises(ValueError, match=text):
+        bilevel(replace(BILEVEL, **flat, L=1.0, estimator_error=0.0), T=9, method="sbma")
+
+
+@pytest.mark.parametrize("epsilon", ["a", None, True, 0.0, math.nan])
+@pytest.mark.parametrize("theorem", ["constant", "decreasing", "pl", "minmax", "bilevel"])
+def test_t_for_needs_a_number(theorem, epsilon):
+    simple = Constants(L=2.0, mu=0.5, delta_f=1.0, sigma2=0.1)
+    c = {"minmax": MINMAX, "bilevel": BILEVEL}.get(theorem, simple)
+    with pytest.raises(ValueError, match=rf"epsilon={epsilon!r}: must .*; it is the accuracy"):
+        T_for(theorem, c, epsilon)
+
+
+def test_t_for_of_a_large_epsilon():
+    assert T_for("minmax", MINMAX, 1e300) == 1
 
 
 def test_t_for():
