@@ -38,8 +38,8 @@ from semaopt.hypergradient.vectors import Vector, axpy, dot, longer, scaled
 class Memory:
     """What an inverse carries from step to step; an optimizer keeps it in its state dict.
 
-    ``numbers`` are plain values (``t``: the steps so far, ``bound``: C as it is now), ``states`` one dict of tensors
-    for each lower parameter, ``rates`` the step size of each.
+    ``numbers`` are plain values (``t``: the steps so far, ``bound``: the curvature bound as it is now), ``states`` one dict
+    of tensors for each lower parameter, ``rates`` the step size of each.
     """
 
     numbers: dict[str, Any] = field(default_factory=lambda: {"t": 0, "bound": None})
@@ -168,8 +168,9 @@ class TrackedSystem:
     ill-conditioned the lower problem.
 
     Args:
-        lr: rho; None takes the ``lr`` of each lower group, which a schedule may move. A step that a product proves to
-            be expansive is shortened to the inverse of the curvature it showed.
+        lr: rho; None takes the ``lr`` of each lower group, which a schedule may move. Where a product shows a curvature
+            above 2/rho, steps of rho would diverge: from then on they are those of the inverse of the largest curvature
+            shown, :math:`w_0` included, and the limit is the same. Where it shows a negative one, w waits.
 
     >>> semaopt.hypergradient.TrackedSystem()
     TrackedSystem(lr=None)
@@ -183,16 +184,31 @@ class TrackedSystem:
         check_positive("lr", self.lr, "below 2/|g_yy|; None takes the lr of the lower group")
 
     def __call__(self, oracles: Oracles, f_y: Vector, memory: Memory) -> tuple[Vector, Partial]:
-        rates = memory.rates if self.lr is None else [self.lr] * len(f_y)
-        w = [state["w"] if "w" in state else f * rho for state, f, rho in zip(memory.states, f_y, rates, strict=True)]
+        numbers, states = memory.numbers, memory.states
+        rates = _stable(memory.rates if self.lr is None else [float(self.lr)] * len(f_y), numbers["bound"])
+        w = [state["w"] if "w" in state else f * rho for state, f, rho in zip(states, f_y, rates, strict=True)]
         sample = oracles.draw(mixed=True)
         hw, g_xy_w = sample.both(w)
         seen = curvature(w, hw)
-        for state, part, h, f, rho in zip(memory.states, w, hw, f_y, rates, strict=True):
-            # Along a direction of negative curvature no step on the system is stable: that part waits.
-            shrink = rho if 0 <= rho * seen <= 2 else max(0.0, 1 / seen)
-            state["w"] = part.add_(f, alpha=rho).sub_(h, alpha=shrink)
+        if not 0 <= seen < math.inf:  # along such a w no step on the system is stable: it waits
+            rates = [0.0] * len(rates)
+            numbers["bound"] = None  # what products show is a bound only where g is convex
+        elif max(rates) * seen > 2:
+            if not any("w" in state for state in states):  # w_0 was too long; what follows from it is linear in it
+                short = 1 / (max(rates) * seen)
+                w, hw = scaled(short, w), scaled(short, hw)
+                g_xy_w = [None if g is None else g * short for g in g_xy_w]
+            # Kept, since near the solution w shows another curvature than the largest, along which its error grows.
+            numbers["bound"] = seen
+            rates = _stable(rates, seen)
+        for state, part, h, f, rho in zip(states, w, hw, f_y, rates, strict=True):
+            state["w"] = part.add_(f, alpha=rho).sub_(h, alpha=rho)
         return sample.g_y, g_xy_w
+
+
+def _stable(rates: list[float], bound: float | None) -> list[float]:
+    """The step sizes, where they are expansive for that curvature its inverse."""
+    return rates if bound is None else [rho if rho * bound <= 2 else 1 / bound for rho in rates]
 
 
 @dataclass(frozen=True)
