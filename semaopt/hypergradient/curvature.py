@@ -48,3 +48,14 @@ def power_iteration(oracles: Oracles, v: Vector, steps: int = 10) -> float:
         largest = max(largest, math.sqrt(dot(v, v)))
     require(largest > 0, "bound", largest, "inner() is flat in the lower parameters", "add a regularizer to inner()")
     return largest
+
+
+def along_growth(oracles: Oracles, v: Vector, C: float, p: int) -> float:
+    """``v.O_gyy v/|v|^2`` for what p factors ``I - O_gyy/C`` made of v; where v grows it tends above 2C, or below 0."""
+    for _ in range(p):
+        longer_v = oracles.contracted(v, C)
+        length = math.sqrt(dot(longer_v, longer_v))
+        if not 0 < length < math.inf:
+            break
+        v = scaled(1 / length, longer_v)
+    return dot(v, oracles.draw().hessian(v)) / dot(v, v)

@@ -20,41 +20,24 @@ An own inverse is any callable with the signature of :class:`Inverse`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 
 from semaopt import _describe
 from semaopt._check import is_real, require
-from semaopt.hypergradient.curvature import curvature, power_iteration
+from semaopt.hypergradient.curvature import along_growth, curvature, power_iteration
 from semaopt.hypergradient.dense import hessian_matrix, solve
+from semaopt.hypergradient.memory import Inverse as Inverse
+from semaopt.hypergradient.memory import Memory as Memory
 from semaopt.hypergradient.oracles import Oracles, Partial
 from semaopt.hypergradient.sampling import uniform
 from semaopt.hypergradient.vectors import Vector, axpy, dot, longer, scaled
 
 
-@dataclass
-class Memory:
-    """What an inverse carries from step to step; an optimizer keeps it in its state dict.
-
-    ``numbers`` are plain values (``t``: the steps so far, ``bound``: the curvature bound as it is now), ``states`` one dict
-    of tensors for each lower parameter, ``rates`` the step size of each.
-    """
-
-    numbers: dict[str, Any] = field(default_factory=lambda: {"t": 0, "bound": None})
-    states: list[dict[str, Any]] = field(default_factory=list)
-    rates: list[float] = field(default_factory=list)
-
-
 #: How often a measured bound is raised in one step before the lower problem is taken to be not convex.
 TRIES = 5
-
-
-class Inverse(Protocol):
-    """Gives g_y and g_xy w, with w near [g_yy]^{-1} f_y."""
-
-    def __call__(self, oracles: Oracles, f_y: Vector, memory: Memory) -> tuple[Vector, Partial]: ...
 
 
 def check_count(name: str, value: Any) -> None:
@@ -81,12 +64,13 @@ class _Series:
         r"""``prod_{i<=p} (I - O_gyy,i/C) f_y``, or the sum of the p + 1 products on the way to it.
 
         With :math:`0 \preceq O_{gyy} \preceq C` none is longer than f_y (``lem:ghadimi_h_to_g``). One of twice the
-        length shows that C is no bound: an error if C was given, a larger C and fresh samples if it was measured.
+        length shows that C is no bound, or that g is not convex: then it is an error. Else it is one if C was given; if
+        C was measured, it is doubled, or more, and fresh samples are drawn.
         """
-        numbers = memory.numbers
+        numbers, before = memory.numbers, memory.numbers["bound"]
         if self.bound is not None:
             numbers["bound"] = float(self.bound)
-        elif numbers["bound"] is None:
+        elif before is None:
             numbers["bound"] = power_iteration(oracles, f_y)
         for _ in range(TRIES):
             C, h, total = numbers["bound"], f_y, f_y
@@ -95,13 +79,22 @@ class _Series:
                 total = axpy(1.0, h, total) if summed else h
             if p == 0 or not longer(h, f_y, 2):
                 return total
-            seen = power_iteration(oracles, f_y)
-            if self.bound is not None:
+            numbers["bound"] = before  # until C is known to be what is wrong
+            least, seen = along_growth(oracles, f_y, C, p), power_iteration(oracles, f_y)
+            if self.bound is not None or least < 0:
                 break
             numbers["bound"] = max(2 * C, seen)
+        numbers["bound"] = before
+        grew = (
+            f"bound={C:g}: a product of {p} factors I - O_gyy/bound more than doubled, so the series diverges; nothing"
+        )
+        if least < 0:
+            raise RuntimeError(
+                f"{grew} was changed: inner() has curvature {least:g} where it grew, so it is not convex in the lower "
+                "parameters: regularize it (lower_weight_decay)"
+            )
         raise RuntimeError(
-            f"bound={C:g}: a product of {p} factors I - O_gyy/bound more than doubled, so the series diverges; nothing "
-            f"was changed: inner() has curvature {seen:g}, give a bound of at least that (or None to have it "
+            f"{grew} was changed: inner() has curvature {seen:g}, give a bound of at least that (or None to have it "
             "measured); if it is larger already, inner() is not convex in the lower parameters: regularize it"
         )
 
@@ -118,8 +111,10 @@ class Neumann(_Series):
     Args:
         terms: k.
         bound: C, at least the largest eigenvalue of any sample of g_yy. None measures it: ten power iterations in the
-            first step, each a fresh call of ``inner()``, and from then on the largest curvature that any product has
-            shown. A bound that a product proves too small by half is an error.
+            first step, each a fresh call of ``inner()``. It is kept until a product is more than twice as long as f_y,
+            and then raised to what ten more show, at least to twice itself. Such a product is an error where the bound
+            was given, and where the curvature along it is negative. A bound too small, or a g not convex, by so little
+            that no product doubles is not noticed: the series is then off the inverse.
         seed: of p, which is a function of the seed and the step, so the same on all ranks and after a resume.
 
     >>> semaopt.hypergradient.Neumann(terms=10, bound=2.0)

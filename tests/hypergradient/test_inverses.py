@@ -280,7 +280,7 @@ def test_tracked_system_is_right_with_an_expansive_step_size(diagonal, inverse, 
 
 
 def test_tracked_system_is_right_with_groups_of_which_one_is_expansive():
-    x, y, outer, inner = curved(1.0, 10.0)
+    x, y, *_ = curved(1.0, 10.0)
     ys = [torch.nn.Parameter(part.clone()) for part in y.detach()]
     lower = [{"params": ys[:1], "lr": 0.1}, {"params": ys[1:], "lr": 5.0}]
     optimizer = semaopt.SMB([x], lower, lr=0.0)
@@ -348,11 +348,40 @@ def test_a_measured_bound_rises_when_the_curvature_does():
     torch.testing.assert_close(found, expected)
 
 
-def test_a_concave_lower_problem_ends_in_an_error_not_in_nan():
+@pytest.mark.parametrize("terms", [10, 400])
+@pytest.mark.parametrize("bound", [None, 40.0])
+def test_a_concave_lower_problem_ends_in_an_error_not_in_nan_or_a_large_bound(terms, bound):
     x, y = torch.nn.Parameter(torch.tensor([1.0])), torch.nn.Parameter(torch.tensor([2.0]))
     oracles = Oracles(lambda: y.sum(), lambda: (x * y - 5 * y.square()).sum(), [x], [y])
-    with pytest.raises(RuntimeError, match="not convex in the lower parameters: regularize it"):
-        NeumannSeries(400)(oracles, oracles.f()[2], Memory(states=[{}]))
+    memory = Memory(states=[{}])
+    text = r"nothing was changed: inner\(\) has curvature -10 where it grew, .*not convex in the lower parameters: reg"
+    with pytest.raises(RuntimeError, match=text):
+        NeumannSeries(terms, bound)(oracles, oracles.f()[2], memory)
+    assert memory.numbers["bound"] is None
+
+
+def test_one_negative_direction_among_many_is_found_after_a_bound_was_measured():
+    diagonal = torch.tensor([1.0, 2.0, 3.0, 0.5])
+    x, y = torch.nn.Parameter(torch.ones(4)), torch.nn.Parameter(torch.zeros(4))
+    oracles = Oracles(lambda: y.sum(), lambda: (x * y + diagonal / 2 * y.square()).sum(), [x], [y])
+    memory = Memory(states=[{}])
+    NeumannSeries(20)(oracles, oracles.f()[2], memory)
+    measured = memory.numbers["bound"]
+    diagonal[3] = -1.0
+    with pytest.raises(RuntimeError, match=r"curvature -(0\.9\d*|1) where it grew"):
+        NeumannSeries(20)(oracles, oracles.f()[2], memory)
+    assert memory.numbers["bound"] == measured
+
+
+def test_a_bound_that_stays_too_small_is_put_back(monkeypatch):
+    problem, x, y = quadratic()
+    memory = memory_for()
+    memory.numbers["bound"] = 1e-3
+    monkeypatch.setattr(inverses, "TRIES", 2)
+    monkeypatch.setattr(inverses, "power_iteration", lambda oracles, v: 1e-3)
+    with pytest.raises(RuntimeError, match=r"bound=0\.002: .*nothing was changed: inner\(\) has curvature 0\.001"):
+        estimate(NeumannSeries(8), problem, x, y, memory)
+    assert memory.numbers["bound"] == 1e-3
 
 
 def test_cg_stops_at_negative_curvature():
