@@ -19,6 +19,7 @@ from semaopt.algorithms.sides import SGD, TwoSided
 from semaopt.algorithms.state import zero_state
 from semaopt.estimator import Rate, scalar
 from semaopt.hypergradient import inverses
+from semaopt.hypergradient.memory import Inverse, Memory
 from semaopt.hypergradient.oracles import Closure, Oracles
 from semaopt.hypergradient.vectors import Vector
 
@@ -39,10 +40,14 @@ class BilevelOptimizer(TwoSided):
         "process_group": None,
     }
 
+    #: What applies [g_yy]^{-1} if nothing else is said.
+    usual: ClassVar[type[Any]] = inverses.TrackedSystem
+    _upper_moves = False  # whether this step has come to that
+
     def __init__(self, upper: ParamsT, lower: ParamsT, defaults: dict[str, Any]) -> None:
         check_rate("lower_lr", defaults["lower_lr"], "below 2/|g_yy|; try 0.1")
         check_rate("lower_weight_decay", defaults["lower_weight_decay"], "0.0 turns it off")
-        super().__init__(upper, lower, {**defaults, "inverse": inverses.resolve(defaults["inverse"])})
+        super().__init__(upper, lower, {**defaults, "inverse": self._resolved(defaults["inverse"])})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group with its ``role``, "upper" or "lower"; nothing changes if any of it is wrong."""
@@ -53,27 +58,40 @@ class BilevelOptimizer(TwoSided):
 
     def _options(self, role: str) -> dict[str, Any]:
         options = super()._options(role)
-        return {**options, "t": 0, "bound": None} if role == "lower" else options
+        if role == "lower":
+            options.update(t=0, bound=None)
+            if self._of("lower"):  # a checkpoint may have brought another
+                options["inverse"] = self.inverse
+        return options
 
     def _complete(self, param_group: dict[str, Any]) -> dict[str, Any]:
         group = super()._complete(param_group)
         if group["role"] == "lower":
-            same = group["inverse"] == self.defaults["inverse"]
+            same = group["inverse"] == self._options("lower")["inverse"]
             require(same, "inverse", group["inverse"], "all lower groups share one inverse", "give it to the optimizer")
         elif group["maximize"]:
             raise ValueError("maximize=True: return the negative loss from outer() instead")
         return group
 
     @property
-    def inverse(self) -> inverses.Inverse:
+    def inverse(self) -> Inverse:
         """How [g_yy]^{-1} is applied; may be set between steps."""
-        inverse: inverses.Inverse = self._of("lower")[0]["inverse"]
+        inverse: Inverse = self._of("lower")[0]["inverse"]
         return inverse
 
     @inverse.setter
-    def inverse(self, inverse: inverses.Inverse) -> None:
+    def inverse(self, inverse: Inverse | None) -> None:
+        chosen = self._resolved(inverse)
+        other = type(chosen) is not type(self.inverse)
+        self.defaults["inverse"] = chosen
         for group in self._of("lower"):
-            group["inverse"] = inverses.resolve(inverse)
+            group["inverse"] = chosen
+            if other:
+                group["bound"] = None  # each kind has its own idea of it
+
+    def _resolved(self, inverse: Inverse | None) -> Inverse:
+        """The inverse, if this method can take it; the usual one for None."""
+        return inverses.resolve(self.usual() if inverse is None else inverse)
 
     def _check_step(self) -> None:
         for group in self.param_groups:
@@ -94,30 +112,36 @@ class BilevelOptimizer(TwoSided):
         return Oracles(outer, inner, xs["upper"], xs["lower"], decay=decay, process_group=ranks, watch=watch)
 
     def _all_or_nothing(self, *, moved: bool = False) -> AbstractContextManager[None]:
-        """Around what a step does: NaN or Inf before x moves ends it as ``on_nonfinite`` says.
+        """Around what a step does: what ends it before x moves takes back all that it has written until then.
 
-        What the inverse and the averages of a step have written until then is taken back, and so is y if it has
-        ``moved`` before the hypergradient is taken.
+        That is what the inverse and the averages keep, and y if it has ``moved`` before the hypergradient is taken.
+        NaN or Inf ends it as ``on_nonfinite`` says. Where that is None and y moves last, the checks come before the
+        writes, and there is nothing to take back.
         """
-        return nullcontext() if self.on_nonfinite is None else self._taken_back(moved)
+        return self._taken_back(moved) if moved or self.on_nonfinite is not None else nullcontext()
 
     @contextmanager
     def _taken_back(self, moved: bool) -> Iterator[None]:
         groups = self._of("lower")
         numbers = [(group, group["bound"]) for group in groups]
         put_back = kept(self, [y for group in groups for y in group["params"]], moved=moved)
+        self._upper_moves = False
         try:
             yield
-        except NonFiniteError as error:
+        except BaseException as error:  # a check, a closure or Ctrl-C
+            if self._upper_moves:  # a projection of the user's: half a step is taken, not half of it taken back
+                raise
             for group, bound in numbers:
                 group["bound"] = bound
             put_back()
+            if not isinstance(error, NonFiniteError):
+                raise
             self._skip(error)
 
-    def _memory(self) -> inverses.Memory:
+    def _memory(self) -> Memory:
         groups = self._of("lower")
         pairs = [(y, float(group["lr"])) for group in groups for y in group["params"] if y.requires_grad]
-        return inverses.Memory(groups[0], [self.state[y] for y, _ in pairs], [rho for _, rho in pairs])
+        return Memory(groups[0], [self.state[y] for y, _ in pairs], [rho for _, rho in pairs])
 
     def _hypergradient(self, oracles: Oracles) -> tuple[Tensor, list[Tensor | None], Vector]:
         """The loss, the estimate f_x - g_xy w of the gradient of F, and g_y, all at the present x and y."""
@@ -133,6 +157,7 @@ class BilevelOptimizer(TwoSided):
         """
         if self.on_nonfinite is not None:
             refuse([(f"the estimate for upper parameter {i}", g) for i, g in enumerate(estimate) if g is not None])
+        self._upper_moves = True
         for x, g in zip(oracles.upper, estimate, strict=True):
             x.grad = None if g is None else g.to(x.dtype)
         for group in self._of("upper"):
@@ -186,7 +211,7 @@ class BilevelOptimizer(TwoSided):
         groups = super()._restored_groups(packed)
         for group, live in zip(groups, self.param_groups, strict=False):
             if live["role"] == "lower":
-                group["inverse"] = inverses.restore(group["inverse"], live["inverse"])
+                group["inverse"] = self._resolved(inverses.restore(group["inverse"], live["inverse"]))
         return groups
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,7 +15,8 @@ from semaopt.algorithms.bilevel import BilevelOptimizer
 from semaopt.algorithms.quiet import quiet
 from semaopt.estimator import Rate, state_dtype, track_
 from semaopt.hypergradient.dense import hessian_matrix, mixed_matrix
-from semaopt.hypergradient.inverses import Exact, Inverse, Neumann
+from semaopt.hypergradient.inverses import Exact, Neumann
+from semaopt.hypergradient.memory import Inverse
 from semaopt.hypergradient.oracles import Closure, Oracles
 from semaopt.hypergradient.sampling import uniform
 from semaopt.hypergradient.vectors import flat, unflat
@@ -35,9 +36,9 @@ class SBMA(BilevelOptimizer):
         x_{t+1} &= x_t - \eta_x (u_{t+1} - V_{t+1}H_{t+1}v_{t+1}), \qquad
         y_{t+1} = \Pi_Y[y_t - \eta_y O_{gy}]
 
-    with p uniform on 0..k-1, averages that start at their first sample, and projections that clip singular values. It
-    asks nothing of a single sample of g_yy, only of the mean. V and H are matrices: O(d_x d_y + d_y^2) memory and
-    O(d_y^3) time a step, for small lower problems.
+    with p uniform on 0..k-1, averages that start at their first sample, and projections that clip singular values. As
+    in SMB, h is bounded by k/C only where every sample of g_yy lies between 0 and C. V and H are matrices: O(d_x d_y +
+    d_y^2) memory and O(d_y^3) time a step, for small lower problems.
 
     Args:
         upper, lower, lr, lower_lr, scaling, lower_weight_decay, project, process_group, on_nonfinite: as in
@@ -61,6 +62,8 @@ class SBMA(BilevelOptimizer):
     tensor([0.9000])
     """
 
+    usual: ClassVar[type[Any]] = Neumann
+
     def __init__(
         self,
         upper: ParamsT,
@@ -83,9 +86,11 @@ class SBMA(BilevelOptimizer):
         for name in ("lam", "c_fy", "c_gxy"):
             ok = given[name] is None or (is_real(given[name]) and 0 < given[name] < math.inf)
             require(ok, name, given[name], "must be a number > 0", "None does not clip")
-        given["inverse"] = series(Neumann() if inverse is None else inverse)
         plain = {"decoupled_weight_decay": False, "bias_correction": False, "clip_scaling": None}
         super().__init__(upper, lower, {**plain, **given})
+
+    def _resolved(self, inverse: Inverse | None) -> Inverse:
+        return series(super()._resolved(inverse))
 
     def _complete(self, param_group: dict[str, Any]) -> dict[str, Any]:
         group = super()._complete(param_group)
@@ -99,7 +104,7 @@ class SBMA(BilevelOptimizer):
     def step(self, outer: Closure, inner: Closure) -> Tensor:  # type: ignore[override]
         """One step; returns the loss that ``outer`` computed."""
         oracles = self._oracles(outer, inner)
-        with self._all_or_nothing():
+        with self._taken_back(moved=False):  # one average after the other is written, and each may be refused
             self._step(oracles)
         return oracles.loss
 
@@ -111,11 +116,11 @@ class SBMA(BilevelOptimizer):
             g_xy, g_y = mixed_matrix(sample), sample.g_y
         lam, c_fy, c_gxy = (self.param_groups[0][name] for name in ("lam", "c_fy", "c_gxy"))
         known = [torch.zeros_like(x) if f is None else f for f, x in zip(f_x, oracles.upper, strict=True)]
-        u = self._track(oracles, "u", flat(known))
-        v = self._track(oracles, "v", flat(f_y), c_fy and Ball(c_fy))
+        u = self._track(oracles, "f_x", flat(known))
+        v = self._track(oracles, "f_y", flat(f_y), c_fy and Ball(c_fy))
         # The paper clips V to L_gxy and says 1/L_gxy below; its proof uses C_gxy.
-        V = self._track(oracles, "V", g_xy, c_gxy and SpectralBall(c_gxy))
-        H = self._track(oracles, "H", h, lam and SpectralBall(1 / lam))
+        V = self._track(oracles, "g_xy", g_xy, c_gxy and SpectralBall(c_gxy))
+        H = self._track(oracles, "h", h, lam and SpectralBall(1 / lam))
         # The pieces are averaged already: the step on x takes their product as it is.
         self._move_upper(oracles, [*unflat(u - V @ (H @ v), oracles.upper)], beta=0.0)
         self._move_lower(g_y)
@@ -143,7 +148,10 @@ class SBMA(BilevelOptimizer):
         return h
 
     def _track(self, oracles: Oracles, key: str, sample: Tensor, clip: Projection | None = None) -> Tensor:
-        """One step of the average that is kept as ``key`` with the first lower parameter."""
+        """One step of the average that is kept as ``key`` with the first lower parameter.
+
+        It is named by what it averages, not u, v, V and H: ``v`` in a state is the average of its own parameter.
+        """
         state = self.state[oracles.lower[0]]
         average: Tensor = state.setdefault(key, sample.clone())
         same, before = average.shape == sample.shape, tuple(average.shape)

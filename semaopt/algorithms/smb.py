@@ -12,7 +12,7 @@ from semaopt.algorithms.base import options_of
 from semaopt.algorithms.bilevel import BilevelOptimizer
 from semaopt.algorithms.quiet import quiet
 from semaopt.estimator import Rate
-from semaopt.hypergradient.inverses import Inverse
+from semaopt.hypergradient.memory import Inverse
 from semaopt.hypergradient.oracles import Closure
 from semaopt.projections import Projection
 from semaopt.scalings import Scaling

@@ -4,7 +4,7 @@ from semaopt.hypergradient.check import Check as Check
 from semaopt.hypergradient.check import check as check
 from semaopt.hypergradient.inverses import CG as CG
 from semaopt.hypergradient.inverses import Exact as Exact
-from semaopt.hypergradient.inverses import Inverse as Inverse
 from semaopt.hypergradient.inverses import Neumann as Neumann
 from semaopt.hypergradient.inverses import NeumannSeries as NeumannSeries
 from semaopt.hypergradient.inverses import TrackedSystem as TrackedSystem
+from semaopt.hypergradient.memory import Inverse as Inverse

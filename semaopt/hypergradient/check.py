@@ -13,7 +13,8 @@ from torch import Tensor
 from semaopt._check import require
 from semaopt.hypergradient.curvature import power_iteration
 from semaopt.hypergradient.dense import hessian_matrix, solve
-from semaopt.hypergradient.inverses import Exact, Inverse, Memory, check_count, resolve
+from semaopt.hypergradient.inverses import Exact, check_count, resolve
+from semaopt.hypergradient.memory import Inverse, Memory
 from semaopt.hypergradient.oracles import Closure, Oracles, Partial
 from semaopt.hypergradient.vectors import Vector, axpy, flat, scaled
 

@@ -29,12 +29,10 @@ from semaopt import _describe
 from semaopt._check import is_real, require
 from semaopt.hypergradient.curvature import along_growth, curvature, power_iteration
 from semaopt.hypergradient.dense import hessian_matrix, solve
-from semaopt.hypergradient.memory import Inverse as Inverse
-from semaopt.hypergradient.memory import Memory as Memory
+from semaopt.hypergradient.memory import Inverse, Memory
 from semaopt.hypergradient.oracles import Oracles, Partial
 from semaopt.hypergradient.sampling import uniform
 from semaopt.hypergradient.vectors import Vector, axpy, dot, longer, scaled
-
 
 #: How often a measured bound is raised in one step before the lower problem is taken to be not convex.
 TRIES = 5

@@ -1,5 +1,7 @@
 """BSA, TTSA, stocBiO and SOBA against their formulas."""
 
+import math
+
 import pytest
 import torch
 
@@ -64,6 +66,39 @@ def test_their_own_inverses():
     assert BSA([x], [y]).inverse == TTSA([x], [y]).inverse == Neumann()
     assert StocBiO([x], [y]).inverse == NeumannSeries()
     assert SOBA([x], [y]).inverse == TrackedSystem()
+    for kind in (BSA, TTSA, StocBiO):
+        optimizer = kind([x], [y], inverse=Exact())
+        optimizer.inverse = None
+        assert optimizer.inverse == kind([x], [y]).inverse
+
+
+@pytest.mark.parametrize("policy", [None, "error", "skip"])
+@pytest.mark.parametrize("kind", [BSA, TTSA, StocBiO])
+@pytest.mark.parametrize("fault", ["f infinite", "g_yy nan", "bound too small", "no coupling", "interrupt"])
+def test_a_step_that_fails_takes_the_steps_on_y_back(kind, policy, fault):
+    x, y = (torch.nn.Parameter(torch.full((2,), value)) for value in (1.0, 0.0))
+    optimizer = kind([x], [y], lr=0.1, lower_lr=0.5, inverse=NeumannSeries(8, bound=3.0), on_nonfinite=policy)
+    optimizer.step(lambda: y.sum(), lambda: (y - x).square().sum())
+    before = [t.detach().clone() for t in (x, y)], str(optimizer.state_dict())
+
+    def outer():
+        if fault == "interrupt":
+            raise KeyboardInterrupt
+        return y.sum() * (math.inf if fault == "f infinite" else 1.0)
+
+    def inner():
+        z = y - (0 if fault == "no coupling" else x)
+        bad = (y - y.detach()).abs().pow(1.5).sum() if fault == "g_yy nan" else 0.0  # its gradient is 0
+        return (50 if fault == "bound too small" else 1) * z.square().sum() + bad
+
+    if policy == "skip" and fault in ("f infinite", "g_yy nan"):
+        optimizer.step(outer, inner)
+        assert optimizer.skipped_steps == 1
+    else:
+        with pytest.raises((RuntimeError, KeyboardInterrupt)):
+            optimizer.step(outer, inner)
+    assert all(torch.equal(a, b) for a, b in zip((x, y), before[0], strict=True))
+    assert str(optimizer.state_dict()) == before[1]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """SBMA against its equations, its clips, its convergence."""
 
+import copy
 import math
 
 import pytest
@@ -43,7 +44,7 @@ def test_four_steps_of_the_equations_by_hand():
         X, Y = X - 0.1 * (u - V @ H @ v), Y - 0.3 * (A @ Y - B @ X - b)
         optimizer.step(*closures)
         torch.testing.assert_close(x.detach()[0], X)
-        for name, value in zip("uvVH", old, strict=True):
+        for name, value in zip(("f_x", "f_y", "g_xy", "h"), old, strict=True):
             torch.testing.assert_close(optimizer.state[y][name], value)
 
 
@@ -52,11 +53,11 @@ def test_clips_hold_the_singular_values():
     optimizer = semaopt.SBMA(
         [x], [y], lr=0.01, lower_lr=0.1, beta=0.3, lam=0.7, c_fy=0.9, c_gxy=0.8, inverse=Neumann(6)
     )
-    touched = dict.fromkeys("vVH", False)
+    touched = dict.fromkeys(("f_y", "g_xy", "h"), False)
     for _ in range(40):
         optimizer.step(*closures)
         state = optimizer.state[y]
-        for name, radius, order in (("v", 0.9, None), ("V", 0.8, 2), ("H", 1 / 0.7, 2)):
+        for name, radius, order in (("f_y", 0.9, None), ("g_xy", 0.8, 2), ("h", 1 / 0.7, 2)):
             norm = torch.linalg.norm(state[name], order).item()
             assert norm <= radius * (1 + 1e-9)
             touched[name] |= norm > radius * (1 - 1e-9)
@@ -67,7 +68,7 @@ def test_without_bounds_nothing_is_clipped():
     problem, x, y, closures = bed()
     optimizer = semaopt.SBMA([x], [y], lr=0.0, lower_lr=0.1, beta=0.0, inverse=Neumann(1, 0.1))
     optimizer.step(*closures)
-    torch.testing.assert_close(optimizer.state[y]["H"], 10 * torch.eye(problem.d_y, dtype=problem.dtype))
+    torch.testing.assert_close(optimizer.state[y]["h"], 10 * torch.eye(problem.d_y, dtype=problem.dtype))
 
 
 @pytest.mark.parametrize("scaling", ["shb", "adam"])
@@ -114,6 +115,28 @@ def test_several_tensors_are_one_vector():
     torch.testing.assert_close(torch.cat(ys, 1), y)
 
 
+def test_iterates_take_the_upper_averages_alone():
+    _, x, y, closures = bed()
+    optimizer = semaopt.SBMA([x], [y], inverse=Neumann(3, 2.0))
+    iterates = semaopt.Iterates(optimizer)
+    optimizer.step(*closures)
+    torch.testing.assert_close(iterates.estimate(), [x.grad, torch.zeros_like(y)])
+    iterates.load_state_dict(iterates.state_dict())
+
+
+def test_an_average_that_is_refused_takes_the_others_back():
+    _, x, y, closures = bed()
+    optimizer = semaopt.SBMA([x], [y], inverse=Neumann(3, 2.0))
+    optimizer.step(*closures)
+    late = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer.add_param_group({"params": [late], "role": "lower"})
+    before, place = copy.deepcopy(optimizer.state[y]), x.detach().clone()
+    with pytest.raises(ValueError, match=r"f_y=\(6,\): had shape \(5,\) before; parameters cannot join later"):
+        optimizer.step(closures[0], lambda: closures[1]() + late.square().sum())
+    torch.testing.assert_close(optimizer.state[y], before, rtol=0, atol=0)
+    assert torch.equal(x, place)
+
+
 def test_wrong_options():
     _, x, y, closures = bed()
     for name in ("lam", "c_fy", "c_gxy"):
@@ -121,6 +144,8 @@ def test_wrong_options():
             semaopt.SBMA([x], [y], **{name: -1.0})
     with pytest.raises(TypeError, match=r"inverse=CG.*: SBMA averages samples of h; pass Neumann"):
         semaopt.SBMA([x], [y], inverse=CG())
+    with pytest.raises(TypeError, match=r"inverse=CG.*: SBMA averages samples of h; pass Neumann"):
+        semaopt.SBMA([x], [y]).inverse = CG()
     with pytest.raises(ValueError, match=r"beta=0\.5: all pieces are averaged with one beta"):
         semaopt.SBMA([{"params": [x], "beta": 0.5}], [y])
     optimizer = semaopt.SBMA([x], [y])

@@ -200,6 +200,18 @@ def test_the_inverse_can_be_changed_between_steps():
     optimizer.step(*closures)
     assert optimizer.inverse == CG(4)
     assert optimizer.param_groups[1]["t"] == 2
+    assert optimizer.param_groups[1]["bound"] is None, "that of another kind says nothing"
+    late = [nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(3)]
+    optimizer.add_param_group({"params": [late[0]], "role": "lower"})
+    assert optimizer.defaults["inverse"] == optimizer.param_groups[2]["inverse"] == CG(4)
+    with pytest.raises(ValueError, match=r"inverse=Neumann.*: all lower groups share one inverse"):
+        optimizer.add_param_group({"params": [late[1]], "role": "lower", "inverse": Neumann(3, 2.0)})
+    twin = semaopt.SMB([x], [{"params": [y]}, {"params": [late[0]]}])
+    twin.load_state_dict(optimizer.state_dict())
+    twin.add_param_group({"params": [late[1]], "role": "lower"})
+    assert twin.param_groups[3]["inverse"] == twin.inverse == CG(4)
+    optimizer.inverse = None
+    assert optimizer.inverse == TrackedSystem()
 
 
 def test_groups_of_each_level_have_their_own_options():
@@ -292,6 +304,21 @@ def test_a_step_that_fails_changes_nothing(outer, inner):
     assert torch.equal(y, before[1])
     assert str(optimizer.state_dict()) == before[2]
     assert x.requires_grad
+
+
+def test_what_fails_after_x_has_moved_takes_nothing_back():
+    def project(y):
+        raise RuntimeError("mine")
+
+    ends = []
+    for policy in (None, "error"):
+        x, y = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+        optimizer = semaopt.SMB([x], [y], lr=0.1, project=project, on_nonfinite=policy)
+        with pytest.raises(RuntimeError, match="mine"):
+            optimizer.step(lambda y=y: y.sum(), lambda x=x, y=y: (y - x).square().sum())
+        ends.append((x.tolist(), y.tolist(), str(optimizer.state_dict())))
+    assert ends[0] == ends[1]
+    assert ends[0][0] != [1.0, 1.0]
 
 
 def resident_bytes():

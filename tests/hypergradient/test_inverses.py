@@ -8,7 +8,7 @@ import torch
 import semaopt
 from semaopt.hypergradient import CG, Exact, Neumann, NeumannSeries, TrackedSystem, check, inverses
 from semaopt.hypergradient.curvature import curvature, power_iteration
-from semaopt.hypergradient.inverses import Memory
+from semaopt.hypergradient.memory import Memory
 from semaopt.hypergradient.oracles import Oracles
 from semaopt.hypergradient.sampling import uniform
 from semaopt.problems import LogisticBilevel, QuadraticBilevel

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +12,8 @@ from semaopt.algorithms.base import options_of
 from semaopt.algorithms.bilevel import BilevelOptimizer
 from semaopt.algorithms.quiet import quiet
 from semaopt.estimator import Rate
-from semaopt.hypergradient.inverses import Inverse, Neumann, check_count
+from semaopt.hypergradient.inverses import Neumann, check_count
+from semaopt.hypergradient.memory import Inverse
 from semaopt.hypergradient.oracles import Closure
 from semaopt.projections import Projection
 
@@ -43,6 +44,8 @@ class BSA(BilevelOptimizer):
     (tensor([0.9000]), tensor([1.]))
     """
 
+    usual: ClassVar[type[Any]] = Neumann
+
     def __init__(
         self,
         upper: ParamsT,
@@ -59,7 +62,6 @@ class BSA(BilevelOptimizer):
     ) -> None:
         given = options_of(locals())
         check_count("lower_steps", lower_steps)
-        given["inverse"] = Neumann() if inverse is None else inverse
         super().__init__(upper, lower, {**given, "beta": None})
 
     def _decay(self, s: int) -> float:

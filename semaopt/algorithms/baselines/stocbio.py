@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch.optim.optimizer import ParamsT
 
 from semaopt.algorithms.base import options_of
 from semaopt.algorithms.baselines.bsa import BSA
 from semaopt.estimator import Rate
-from semaopt.hypergradient.inverses import Inverse, NeumannSeries
+from semaopt.hypergradient.inverses import NeumannSeries
+from semaopt.hypergradient.memory import Inverse
 from semaopt.projections import Projection
 
 
@@ -36,6 +37,8 @@ class StocBiO(BSA):
     tensor([0.7500])
     """
 
+    usual: ClassVar[type[Any]] = NeumannSeries
+
     def __init__(
         self,
         upper: ParamsT,
@@ -51,7 +54,6 @@ class StocBiO(BSA):
         on_nonfinite: str | None = None,
     ) -> None:
         given = options_of(locals())
-        given["inverse"] = NeumannSeries() if inverse is None else inverse
         super().__init__(upper, lower, **given)
 
     def _decay(self, s: int) -> float:

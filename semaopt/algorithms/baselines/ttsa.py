@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +13,8 @@ from semaopt.algorithms.base import options_of
 from semaopt.algorithms.bilevel import BilevelOptimizer
 from semaopt.algorithms.quiet import quiet
 from semaopt.estimator import Rate
-from semaopt.hypergradient.inverses import Inverse, Neumann
+from semaopt.hypergradient.inverses import Neumann
+from semaopt.hypergradient.memory import Inverse
 from semaopt.hypergradient.oracles import Closure
 from semaopt.projections import Projection
 
@@ -43,6 +44,8 @@ class TTSA(BilevelOptimizer):
     (tensor([0.9000]), tensor([1.]))
     """
 
+    usual: ClassVar[type[Any]] = Neumann
+
     def __init__(
         self,
         upper: ParamsT,
@@ -60,7 +63,6 @@ class TTSA(BilevelOptimizer):
         given = options_of(locals())
         pair = isinstance(powers, (tuple, list)) and len(powers) == 2 and all(is_real(a) and a >= 0 for a in powers)
         require(pair, "powers", powers, "must be two numbers >= 0, of y and of x", "the paper's are (0.4, 0.6)")
-        given["inverse"] = Neumann() if inverse is None else inverse
         super().__init__(upper, lower, {**given, "beta": None})
 
     @quiet
