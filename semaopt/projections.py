@@ -31,7 +31,14 @@ def _check_radius(radius: Any) -> None:
 
 def _wide(y: Tensor) -> torch.dtype:
     """The dtype to compute in: sums over a large tensor need more digits than its entries."""
+    if y.is_complex():
+        return torch.complex64 if y.device.type == "mps" else torch.complex128
     return torch.float32 if y.device.type == "mps" else torch.float64
+
+
+def _refuse_complex(y: Tensor, rule: str) -> None:
+    if y.is_complex():
+        raise TypeError(f"y of {y.dtype}: {rule}; pass torch.view_as_real(y), pairs of reals, or use Ball")
 
 
 @dataclass(frozen=True)
@@ -51,12 +58,15 @@ class Box:
         require(ok, "(lo, hi)", (self.lo, self.hi), "must be numbers with lo <= hi", "try Box(-1.0, 1.0)")
 
     def __call__(self, y: Tensor) -> Tensor:
+        _refuse_complex(y, "lo <= y_i <= hi has no meaning for complex numbers")
         return y.clamp_(self.lo, self.hi)
 
 
 @dataclass(frozen=True)
 class Ball:
     """Y = {|y - center| <= radius}, the Euclidean ball over all entries; every entry of the center is ``center``.
+
+    The norm of complex entries is that of their pairs of reals.
 
     >>> semaopt.projections.Ball(1.0)(torch.tensor([3.0, 4.0]))
     tensor([0.6000, 0.8000])
@@ -102,6 +112,7 @@ class Simplex:
         require(ok, "dim", self.dim, "must be a dimension or None", "None takes all entries of a tensor together")
 
     def __call__(self, y: Tensor) -> Tensor:
+        _refuse_complex(y, "y >= 0 has no meaning for complex numbers")
         if y.numel() == 0:
             return y
         # The slices as rows, shifted to a largest entry of 0, which moves theta and nothing else.
@@ -133,8 +144,11 @@ class SpectralBall:
     def __call__(self, y: Tensor) -> Tensor:
         shape = tuple(y.shape)
         require(y.dim() >= 2, "shape", shape, "a spectral norm needs a matrix", "Ball(radius) projects a vector")
+        if y.numel() == 0:
+            return y
         if 1 in shape[-2:]:  # one row or column: its only singular value is its length
             length = torch.linalg.vector_norm(y.to(_wide(y)), dim=(-2, -1), keepdim=True)
+            length = length.clamp_min(torch.finfo(length.dtype).tiny)  # 0/0
             return y.copy_(y * (self.radius / length).clamp_max(1.0))
         u, s, vh = torch.linalg.svd(y.to(_wide(y)), full_matrices=False)
         clipped = (u * s.clamp_max(self.radius).unsqueeze(-2)) @ vh
@@ -168,6 +182,9 @@ def apply_(project: Projection | None, y: Any) -> None:
     whole = y.full_tensor() if sharded else y
     moved = project(whole)
     moved = moved if isinstance(moved, Tensor) else whole
+    got, shape = tuple(moved.shape), tuple(whole.shape)
+    rule = f"returned that shape for a tensor of shape {shape}"
+    require(got == shape, "project", got, rule, "return the projected tensor, or None after changing it in place")
     if sharded:
         _scatter_(y, moved)
     elif moved is not y:

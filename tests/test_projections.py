@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import semaopt
 from semaopt import projections
 from semaopt.projections import Ball, Box, Simplex, SpectralBall
 
@@ -198,3 +199,57 @@ def test_spectral_ball_of_rows_and_columns_is_that_of_matrices(shape):
     padded = torch.nn.functional.pad(y, (0, 2, 0, 2))  # zeros: the same singular value, by the general path
     expected = SpectralBall(0.9)(padded)[..., : shape[-2], : shape[-1]]
     torch.testing.assert_close(SpectralBall(0.9)(y), expected)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (3, 1), (2, 2), (4, 1, 3)])
+@pytest.mark.parametrize("radius", [0.0, 1.0])
+def test_spectral_ball_leaves_zero_alone(shape, radius):
+    assert torch.equal(SpectralBall(radius)(torch.zeros(shape)), torch.zeros(shape))
+    assert torch.equal(SpectralBall(0.0)(torch.ones(shape)), torch.zeros(shape))
+
+
+@pytest.mark.parametrize("project", SETS, ids=repr)
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (2, 0, 1)])
+def test_what_is_empty_stays_so(project, shape):
+    assert project(torch.zeros(shape)).shape == shape
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+@pytest.mark.parametrize("center", [0.0, 0.5])
+def test_ball_of_complex_numbers_is_that_of_pairs_of_reals(dtype, center):
+    y = torch.randn(7, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    middle = torch.tensor([center, 0.0], dtype=torch.float64)
+    for radius in (1.0, 100.0):
+        expected = torch.view_as_complex(Ball(radius)(y - middle) + middle).to(dtype)
+        torch.testing.assert_close(Ball(radius, center)(torch.view_as_complex(y).to(dtype)), expected)
+
+
+def test_spectral_ball_of_complex_matrices():
+    y = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.complex128)
+    turned = y * 1j
+    torch.testing.assert_close(SpectralBall(0.7)(turned), SpectralBall(0.7)(y.clone()) * 1j)
+    assert torch.linalg.matrix_norm(turned, 2).item() == pytest.approx(0.7)
+    row = torch.tensor([[3j, 4.0]], dtype=torch.complex64)
+    torch.testing.assert_close(SpectralBall(1.0)(row), torch.tensor([[0.6j, 0.8]], dtype=torch.complex64))
+
+
+@pytest.mark.parametrize("project", [Simplex(), Box(-1.0, 1.0)], ids=repr)
+def test_order_means_nothing_to_complex_numbers(project):
+    y = torch.tensor([1 + 2j])
+    with pytest.raises(TypeError, match=r"y of torch\.complex64: .* no meaning for complex numbers; pass torch\.view"):
+        project(y)
+    assert y.item() == 1 + 2j
+
+
+def test_a_complex_dual_variable_keeps_its_imaginary_part():
+    x, y = torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.tensor([1 + 2j]))
+    optimizer = semaopt.PDAda(primal=[x], dual=[y], project=Ball(10.0), dual_lr=0.0)
+    (x.square().sum() - y.abs().square().sum()).backward()
+    optimizer.step()
+    assert y.item() == 1 + 2j
+
+
+def test_a_projection_that_returns_another_shape_is_an_error():
+    text = r"project=\(\): returned that shape for a tensor of shape \(2,\); return the projected tensor, or None after"
+    with pytest.raises(ValueError, match=text):
+        projections.apply_(lambda y: y.clamp_(-1, 1).norm(), torch.tensor([2.0, 3.0]))
