@@ -15,7 +15,7 @@ from semaopt.hypergradient.curvature import power_iteration
 from semaopt.hypergradient.dense import hessian_matrix, solve
 from semaopt.hypergradient.inverses import Exact, check_count, resolve
 from semaopt.hypergradient.memory import Inverse, Memory
-from semaopt.hypergradient.oracles import Closure, Oracles, Partial
+from semaopt.hypergradient.oracles import Closure, Oracles, Partial, scalar
 from semaopt.hypergradient.vectors import Vector, axpy, flat, scaled
 
 #: Enough to average, and for a tracked system to settle.
@@ -65,7 +65,8 @@ def check(
     Hessian as a matrix: for at most a few thousand lower parameters. No parameter moves.
 
     Args:
-        outer, inner, upper, lower, lower_weight_decay: as in :class:`semaopt.SMB`.
+        outer, inner, lower_weight_decay: as in :class:`semaopt.SMB`.
+        upper, lower: x and y, lists of parameters or named parameters.
         inverse: whose estimates; ``TrackedSystem()`` if None. Its memory goes on from one estimate to the next. A
             ``TrackedSystem`` starts from nothing, so it gets 400 steps before those that are counted; its step size is
             the inverse of a measured bound on g_yy, unless it has its own.
@@ -81,13 +82,14 @@ def check(
     >>> found.exact, found.estimate, found.relative_error
     ([tensor([1.])], [tensor([0.7500])], 0.25)
     """
-    xs, ys = [x for x in upper if x.requires_grad], [y for y in lower if y.requires_grad]
-    for role, given in (("upper", xs), ("lower", ys)):
-        require(bool(given), role, given, "must hold a parameter that requires grad", "a generator is used up once")
+    for name, closure in (("outer", outer), ("inner", inner)):
+        if not callable(closure):
+            raise TypeError(f"{name}={closure!r}: must be a function that returns a loss; pass lambda: ...")
+    xs, ys = _parameters("upper", upper), _parameters("lower", lower)
     used = resolve(inverse)
     oracles = Oracles(outer, inner, xs, ys, decay=[lower_weight_decay] * len(ys))
     with torch.enable_grad():
-        same = outer().item() == outer().item() and inner().item() == inner().item()
+        same = _repeats("outer", outer) and _repeats("inner", inner)
         samples = (1 if same else MANY) if samples is None else samples
         estimates = (1 if same and not hasattr(used, "seed") else MANY) if estimates is None else estimates
         check_count("samples", samples)
@@ -95,6 +97,26 @@ def check(
         exact = exact_hypergradient(oracles, samples)
         found = _estimates(used, oracles, estimates)
     return _compare(exact, found, samples)
+
+
+def _parameters(role: str, given: Any) -> list[Tensor]:
+    """Those that require grad, of parameters or named parameters."""
+    if isinstance(given, Tensor):
+        raise TypeError(f"{role}: got one tensor; pass a list, [tensor]")
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{role}: got {type(given).__name__}; pass parameters, such as model.parameters()")
+    found = [x[1] if isinstance(x, tuple) and len(x) == 2 else x for x in given]
+    for x in found:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{role}: got {type(x).__name__} among the parameters; pass tensors, such as [x, y]")
+    found = [x for x in found if x.requires_grad]
+    require(bool(found), role, found, "must hold a parameter that requires grad", "a generator is used up once")
+    return found
+
+
+def _repeats(name: str, closure: Closure) -> bool:
+    """Whether two calls give the same value."""
+    return scalar(name, closure()).item() == scalar(name, closure()).item()
 
 
 def exact_hypergradient(oracles: Oracles, samples: int) -> Vector:

@@ -98,3 +98,24 @@ def test_wrong_arguments():
         check(outer, inner, xs, ys, estimates=0)
     with pytest.raises(TypeError, match=r"inverse='exact'"):
         check(outer, inner, xs, ys, "exact")
+    for text, given in (
+        (r"outer\(\) returned float; return the loss, a tensor with one element", (lambda: 1.0, inner, xs, ys)),
+        (r"inner\(\) returned NoneType; return the loss", (outer, lambda: None, xs, ys)),
+        (r"outer=tensor\(1\.\): must be a function that returns a loss", (torch.tensor(1.0), inner, xs, ys)),
+        (r"upper: got one tensor; pass a list, \[tensor\]", (outer, inner, xs[0], ys)),
+        (r"lower: got one tensor; pass a list, \[tensor\]", (outer, inner, xs, ys[0])),
+        (r"lower: got int; pass parameters, such as model\.parameters\(\)", (outer, inner, xs, 3)),
+        (r"upper: got dict among the parameters; pass tensors", (outer, inner, [{"params": xs}], ys)),
+    ):
+        with pytest.raises(TypeError, match=text):
+            check(*given)
+    with pytest.raises(RuntimeError, match=r"outer\(\) returned a loss without a graph; compute it without no_grad"):
+        check(lambda: torch.tensor(1.0), inner, xs, ys)
+    with pytest.raises(ValueError, match=r"inner\(\) returned shape \(2,\): must be one number"):
+        check(outer, lambda: ys[0].flatten()[:2], xs, ys)
+
+
+def test_named_parameters_will_do():
+    *_, (outer, inner, xs, ys) = bed()
+    named = check(outer, inner, [("x", xs[0])], [("y", ys[0])], Exact())
+    assert torch.equal(named.exact[0], check(outer, inner, xs, ys, Exact()).exact[0])
