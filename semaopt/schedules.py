@@ -38,12 +38,12 @@ def base_gammas(optimizer: Optimizer, on: Sequence[str] = ("gamma",)) -> list[fl
 
 
 def _moved_gammas(optimizer: Optimizer, on: Sequence[str] = ("gamma",)) -> list[float | None]:
-    """The same, if there is one to move."""
+    """The same, if there is one to move where nothing else is moved."""
     found = base_gammas(optimizer, on)
-    if "gamma" in on and all(gamma is None for gamma in found):
+    if "lr" not in on and all(gamma is None for gamma in found):
         raise ValueError(
             f"{type(optimizer).__name__}: no param group is averaged, so there is no gamma = 1 - beta to move; "
-            "use on=('lr',), or torch's scheduler without Follow"
+            "move lr (on=('lr',)), or use torch's scheduler without Follow"
         )
     return found
 

@@ -274,7 +274,7 @@ def test_a_group_that_joins_later_moves_on_from_its_own_rates(make):
 
 def test_a_gamma_that_no_group_has_is_an_error():
     optimizer = semaopt.baselines.SGDA([torch.nn.Parameter(torch.zeros(1))], [torch.nn.Parameter(torch.zeros(1))])
-    with pytest.raises(ValueError, match=r"SGDA: no param group is averaged.*use on=\('lr',\)"):
+    with pytest.raises(ValueError, match=r"SGDA: no param group is averaged.*move lr \(on=\('lr',\)\)"):
         Stagewise(optimizer, 2, on=("gamma",))
     with pytest.raises(ValueError, match=r"SGDA: no param group is averaged.*without Follow"):
         Follow(lr_scheduler.StepLR(optimizer, 2))
