@@ -77,8 +77,7 @@ class Iterates:
     def _v(self, group: dict[str, Any], x: Tensor) -> Tensor | None:
         """The estimate v_{t+1} of the gradient in x as the step used it; None where nothing is averaged."""
         state = self.optimizer.state.get(x, {})
-        # With the y of a bilevel problem SBMA keeps averages of the pieces of the hypergradient in x.
-        if "v" not in state or group.get("role") == "lower":
+        if "v" not in state:
             return None
         return estimate(state, "v", corrected=group.get("bias_correction", False))
 

@@ -121,7 +121,7 @@ class Stages:
         pairs = ((group, x) for group in self.optimizer.param_groups for x in group["params"])
         for (group, x), v in zip(pairs, self.iterates.estimate(), strict=True):
             state = self.optimizer.state.get(x, {})
-            if "v" not in state or group.get("role") == "lower":
+            if "v" not in state:
                 continue
             # With bias correction the estimate is v over the weight of the samples in it, which goes on as it is.
             corrected = group.get("bias_correction", False)
