@@ -115,10 +115,15 @@ def train(unit: Unit) -> list[Result]:
     ]
 
 
-def _trainee(unit: Unit, content: data.Task) -> Trainee:
-    first, loss = unit.runs[0], unit.runs[0].training["loss"]
+def check_classes(loss: str, content: data.Task) -> None:
+    """Refuse data that are not the loss's."""
     if loss in ("auc", "average_precision") and content.classes != 2:
         raise data.DataError(f"loss = {loss!r}: {content.name} has {content.classes} classes; set data.binary = true")
+
+
+def _trainee(unit: Unit, content: data.Task) -> Trainee:
+    first, loss = unit.runs[0], unit.runs[0].training["loss"]
+    check_classes(loss, content)
     if loss == "cleaning":
         return Cleaner(first, content)
     if loss == "average_precision":
