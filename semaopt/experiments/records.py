@@ -39,8 +39,8 @@ def keep(store: Store, finding: Finding, keys: Sequence[Sequence[str]]) -> None:
         "origin": asdict(finding.origin),
     }
     key = f"{STUDY}:{finding.name}@{finding.spec.scale}"
-    if len(finals) < len(finding.spec.methods):
-        key += f":{','.join(one['method'] for one in finals)}"
+    if len(finding.finals) < len(finding.spec.methods):
+        key += f":{','.join(final.method.name for final in finding.finals)}"
     store.keep(STUDY, finding.name, key, content)
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from semaopt.checks.figures import slug
 from semaopt.experiments import (
@@ -153,12 +154,13 @@ def rehearse(spec: Spec) -> None:
         return
     content = training.task(spec.data.model_dump())
     training.check_classes(spec.loss, content)
+    options: dict[str, Any] = dict(spec.model.options)
     try:
-        models.build(spec.model.name, content, **spec.model.options)
+        models.build(spec.model.name, content, seed=0, **options)
     except DataError:
         raise
     except (TypeError, ValueError, RuntimeError) as error:  # of torch, for sizes that are none
-        text = f"{spec.name}: model.options={dict(spec.model.options)}: {spec.model.name} cannot be built of them"
+        text = f"{spec.name}: model.options={options}: {spec.model.name} cannot be built of them"
         raise SpecError(f"{text} ({error}); correct the values, or leave them out") from error
 
 

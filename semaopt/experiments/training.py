@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -69,6 +69,12 @@ class Progress:
             {name: [] for name in run.training["metrics"]} for run in unit.runs
         ]
 
+    def add(self, measured: Sequence[Mapping[str, float]]) -> None:
+        """What each run measures after an epoch; of one that has diverged nothing means anything."""
+        for curves, values, ok in zip(self.curves, measured, self.finite, strict=True):
+            for name, curve in curves.items():
+                curve.append(values[name] if ok else math.nan)
+
 
 def train(unit: Unit) -> list[Result]:
     """Train a unit, from its checkpoint if it has one; the results of its runs in their order."""
@@ -101,9 +107,7 @@ def train(unit: Unit) -> list[Result]:
     while at.epoch < unit.epochs and any(at.finite):
         _epoch(trainee, at, checkpoint)
         if first.purpose == "final" or at.epoch == unit.epochs:
-            for curves, values, ok in zip(at.curves, trainee.measure(), at.finite, strict=True):
-                for name, curve in curves.items():
-                    curve.append(values[name] if ok else math.nan)
+            at.add(trainee.measure())
         count_epoch()
         checkpoint()
     if group.first and unit.epochs < first.training["epochs"]:  # it may be asked to go on
@@ -149,7 +153,8 @@ def _result(curves: dict[str, list[float]], ok: bool, length: int, seconds: floa
     """A run that diverged is a result: its curves end in NaN, also where an earlier rung has measured it."""
     curves = {name: curve[-length:] for name, curve in curves.items()}
     if not ok:
-        curves = {name: [*curve, *[math.nan] * length][: length - 1] + [math.nan] for name, curve in curves.items()}
+        kept = {name: curve[: length - 1] for name, curve in curves.items()}
+        curves = {name: curve + [math.nan] * (length - len(curve)) for name, curve in kept.items()}
     return Result(curves, seconds, "done" if ok else "diverged", notes)
 
 

@@ -195,7 +195,9 @@ def test_data_that_are_not_there_are_not_fetched_to_try_a_spec_out(monkeypatch, 
 
 
 def test_a_spec_without_tuning_is_not_tuned(call, tmp_path):
-    methods = [{**method, "grid": {}, "finer": {}, "options": {"lr": 0.1, "beta": 0.9}} for method in RAW["methods"][:1]]
+    methods = [
+        {**method, "grid": {}, "finer": {}, "options": {"lr": 0.1, "beta": 0.9}} for method in RAW["methods"][:1]
+    ]
     path = write_spec(tmp_path / "mine.toml", methods=methods, claim={"order": []})
     lines = [line for line in Path(path).read_text().splitlines() if not line.startswith("tuning")]
     Path(path).write_text("\n".join(lines))
