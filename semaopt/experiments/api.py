@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -50,11 +51,13 @@ def engine(name: str, workers: int | None, address: str | None, group: ranks.Gro
 
 
 def check_engine(name: str, address: str | None) -> None:
-    """Refuse an engine that does not exist, or an address that nobody would use."""
+    """Refuse an engine that does not exist or is not installed, or an address that nobody would use."""
     if name not in ("local", "ray"):
         raise SpecError(f"engine={name!r}: must be local or ray; local runs processes on this machine")
     if address is not None and name != "ray":
         raise SpecError(f"address={address!r}: is the address of a Ray cluster; add engine ray")
+    if name == "ray" and importlib.util.find_spec("ray") is None:
+        raise SpecError("engine='ray': needs the extra [ray]; pip install 'semaopt[ray]'")
 
 
 def cores() -> int:
@@ -64,13 +67,20 @@ def cores() -> int:
 
 
 def chosen(spec: str | Path | Spec, scale: str | None, only: Sequence[str]) -> Spec:
-    """The spec at its scale; methods that are asked for must be there."""
+    """The spec at its scale, tried out; methods that are asked for must be there."""
     found = spec if isinstance(spec, Spec) else load(spec, scale)
     names = [method.name for method in found.methods]
     for name in only:
         if name not in names:
             raise SpecError(f"only={name!r}: is no method of {found.name}; {near(name, names)}")
+    study.rehearse(found)
     return found
+
+
+def check_tuning(spec: Spec) -> None:
+    """Refuse to tune where nothing is to be tuned."""
+    if spec.tuning is None:
+        raise SpecError(f"{spec.name}: has no [tuning], so there is nothing to tune; add one, or run it")
 
 
 def run(
@@ -125,8 +135,7 @@ def tune(spec: str | Path | Spec, scale: str | None = None, out: str | Path = "r
     """Only the tuning of :func:`run`, whose keyword arguments it takes (but ``tensorboard``): a row for each trial."""
     only = options.pop("only", ())
     found = chosen(spec, scale, only)
-    if found.tuning is None:
-        raise SpecError(f"{found.name}: has no [tuning], so there is nothing to tune; add one, or run it")
+    check_tuning(found)
     device = options.pop("device", "cpu")
     chosen_engine = (options.pop("engine_name", "local"), options.pop("workers", None), options.pop("address", None))
     with ranks.joined(device) as group, engine(*chosen_engine, group) as who:

@@ -148,13 +148,13 @@ class Cleaner(_Sampled):
         return float(cross_entropy(scores, labels)) if what == "loss" else super()._value(what, labels, scores)
 
     def state_dict(self) -> dict[str, Any]:
-        """Also how many batches were drawn."""
-        return {**super().state_dict(), "drawn": self.drawn, "due": self.due}
+        """Also how many batches were drawn, and whether it has diverged."""
+        return {**super().state_dict(), "drawn": self.drawn, "due": self.due, "finite": self.finite}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there, to the bit."""
         super().load_state_dict(state)
-        self.drawn, self.due = state["drawn"], state["due"]
+        self.drawn, self.due, self.finite = state["drawn"], state["due"], state["finite"]
 
 
 class Ranker(_Sampled):

@@ -70,7 +70,7 @@ def reproduce(
 
 @app.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="What reproduce, run or tune has written.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="What reproduce or run has written.")],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to write; else into the folder, if it is one.")
     ] = None,
@@ -90,7 +90,10 @@ def report(
             bar.say(note)
         target = folders[0] if out is None else out
         if not results.findings and not results.checks:
-            bar.say(f"Error: nothing to show in {', '.join(map(str, folders))}: no study is finished there")
+            bar.say(
+                f"Error: nothing to show in {', '.join(map(str, folders))}: no study is finished there. What semaopt "
+                "tune has done has no final runs: run the same spec into that folder, which reuses it"
+            )
             raise typer.Exit(2)
         writable(target)
         study.write(results, target)
@@ -120,6 +123,10 @@ def _go(do: Callable[..., Any], spec: str, out: Path | None, options: dict[str, 
         found = api.chosen(spec, options.pop("scale"), options["only"])
         api.check_engine(options["engine_name"], options["address"])
         api.machine(options["device"], options["dtype"], ranks.current())
+        if do is api.tune:
+            api.check_tuning(found)
+        if options.get("tensorboard") is not None:
+            writable(options["tensorboard"], "--tensorboard")
         out = Path("results", found.name) if out is None else out
         writable(out)
         bar.say(f"{found.name} at scale {found.scale}: {found.title}")
@@ -189,8 +196,8 @@ def bench(
     """Measure the time of a step beside torch and installed peers; semaopt bench step --help says more."""
     from semaopt.experiments import bench_step
 
-    if name == "--help":
-        name = "step"
-        context.args.append("--help")
+    args = context.args
+    if name.startswith("-"):  # an option: step may be left out
+        name, args = "step", [name, *args]
     one_of("NAME", name, ["step"])
-    bench_step.main(context.args)
+    bench_step.main(args)

@@ -15,6 +15,7 @@ from semaopt.experiments.data import DataError
 from semaopt.experiments.data.files import root_folder
 from semaopt.experiments.data.load import find
 from semaopt.experiments.files import OutputError, digest
+from semaopt.experiments.reproduction import GROUPS
 from semaopt.experiments.results import Finding, Origin, Results, Session
 from semaopt.experiments.runner import Place, Runner, Silent, spent
 from semaopt.experiments.runs import Machine, Unit, environment
@@ -24,19 +25,21 @@ from semaopt.experiments.store import Result, Row, Store
 from semaopt.experiments.workers import Here
 
 _SCALES = ("paper", "small", "quick")
-_ORDER = ("figure1", "figure2", "figure3", "bilevel", "compositional")
 
 
 def results(folders: Sequence[Path], command: str) -> Results:
-    """All that lies in these folders; of two studies of one experiment at one scale that of the later folder."""
-    findings: dict[tuple[str, str], Finding] = {}
+    """All that lies in these folders; of two studies of one experiment at one scale that of the later folder.
+
+    Studies of one spec with different methods are all shown, but for those whose methods another has as well.
+    """
+    findings: dict[tuple[str, str], list[Finding]] = {}
     checks: dict[str, Check] = {}
     notes: list[str] = []
     unfinished: dict[str, str] = {}
     for folder in folders:
         with opened(folder) as store:
             for one in _findings(folder, store, notes, unfinished):
-                findings[one.name, one.spec.scale] = one
+                findings[one.name, one.spec.scale] = _joined(findings.get((one.name, one.spec.scale), []), one)
             for content in store.records(records.CHECK).values():
                 try:
                     check = records.check(content)
@@ -48,7 +51,7 @@ def results(folders: Sequence[Path], command: str) -> Results:
                 notes.append(f"{folder}: {len(store.damaged)} damaged rows of the store were left out")
     there = {name for name, _ in findings}
     notes += [note for name, note in unfinished.items() if name not in there]
-    listed = sorted(_distinct(list(findings.values())), key=_place)
+    listed = sorted(_distinct([one for same in findings.values() for one in same]), key=_place)
     runs, seconds = sum(one.origin.runs for one in listed), sum(one.origin.seconds for one in listed)
     scales = ", ".join(dict.fromkeys(one.spec.scale for one in listed))
     session = Session(command, 0.0, seconds, 0, runs, ())
@@ -60,22 +63,34 @@ def opened(folder: Path) -> Store:
     path = folder / study.STORE
     if not os.path.isfile(path):  # a name too long is no file
         raise OutputError(
-            f"{folder}: is no result folder, it holds no {study.STORE}; give a folder that semaopt reproduce, run or "
-            "tune has written (its --out)"
+            f"{folder}: is no result folder, it holds no {study.STORE}; give a folder that semaopt reproduce or run "
+            "has written (its --out)"
         )
     return Store(path, read_only=True)
 
 
 def _place(finding: Finding) -> tuple[int, str]:
     group = finding.name.partition("-")[0]
-    return _ORDER.index(group) if group in _ORDER else len(_ORDER), finding.name
+    return GROUPS.index(group) if group in GROUPS else len(GROUPS), finding.name
+
+
+def _joined(known: Sequence[Finding], new: Finding) -> list[Finding]:
+    """Those of the spec of the new one that have a method which no other of them has; of two equal ones the new."""
+    same = [one for one in known if one.spec == new.spec and not _methods(one) <= _methods(new)]
+    return same if any(_methods(new) < _methods(one) for one in same) else [*same, new]
+
+
+def _methods(finding: Finding) -> set[str]:
+    return {final.method.name for final in finding.finals}
 
 
 def _distinct(findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Names are those of files: one that is there at two scales gets the scale added."""
-    names = [one.name for one in findings]
+    """Names are those of files: one that is there at two scales gets the scale added, else a number."""
     for one in findings:
-        name = one.name if names.count(one.name) == 1 else f"{one.name}-{one.spec.scale}"
+        same = [other for other in findings if other.name == one.name]
+        alike = [other for other in same if other.spec.scale == one.spec.scale]
+        name = one.name if len(same) == len(alike) else f"{one.name}-{one.spec.scale}"
+        name += f"-part{alike.index(one) + 1}" if len(alike) > 1 else ""
         yield replace(one, spec=one.spec.model_copy(update={"name": name}))
 
 

@@ -25,9 +25,8 @@ def one_of(option: str, value: str, known: Iterable[str]) -> None:
         raise typer.BadParameter(f"{value!r} is unknown; there is: {', '.join(known)}", param_hint=option)
 
 
-def writable(out: Path) -> None:
+def writable(out: Path, hint: str = "--out") -> None:
     """Fail before the work, not after it."""
-    hint = "--out"
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):

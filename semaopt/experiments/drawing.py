@@ -50,6 +50,11 @@ def blank(size: tuple[float, float], ink: str) -> Figure:
     return figure
 
 
+def plain(text: str) -> str:
+    """Text that matplotlib shows as it stands, where it would take what is between two dollars for mathematics."""
+    return text.replace("$", r"\$")
+
+
 def legend(figure: Figure, axes: Axes, columns: int) -> None:
     """Beside the curves rather than over them."""
     handles, labels = axes.get_legend_handles_labels()

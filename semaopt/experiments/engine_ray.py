@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from semaopt.experiments.files import OutputError
+from semaopt.experiments.spec_errors import SpecError
 from semaopt.experiments.workers import ATTEMPTS, Failure
 
 Job = TypeVar("Job")
@@ -25,11 +26,8 @@ class RayWorkers:
     """
 
     def __init__(self, address: str | None, count: int) -> None:
-        try:
-            import ray
-        except ModuleNotFoundError as missing:
-            text = "--engine ray needs the extra [ray]: pip install 'semaopt[ray]'"
-            raise ModuleNotFoundError(text, name="ray") from missing
+        import ray
+
         self.ray: Any = ray
         self.address, self.count = address, count
 
@@ -40,13 +38,21 @@ class RayWorkers:
         options: dict[str, Any] = {"address": self.address} if self.address else {"num_cpus": self.count}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Ray, about its own future defaults
-            self.ray.init(
-                **options,
-                runtime_env={"env_vars": variables},
-                log_to_driver=False,
-                configure_logging=False,
-                include_dashboard=None if self.address else False,
-            )
+            try:
+                self.ray.init(
+                    **options,
+                    runtime_env={"env_vars": variables},
+                    log_to_driver=False,
+                    configure_logging=False,
+                    include_dashboard=None if self.address else False,
+                )
+            except (ConnectionError, ValueError, RuntimeError) as error:  # Ray raises all three
+                if self.address is None:
+                    raise
+                raise SpecError(
+                    f"address={self.address!r}: no Ray cluster answers there ({str(error).splitlines()[0]}); start one "
+                    "with ray start --head, or leave the address out"
+                ) from error
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -55,10 +55,10 @@ def _whole(finding: Finding, ink: str) -> Figure:
         for panel, metric in zip(axes, metrics, strict=True):
             panel.patch.set_alpha(figure.patch.get_alpha())
             draw(panel, finding, metric)
-        sentences = finding.headline.replace(". ", ".\n").splitlines()
+        sentences = drawing.plain(finding.headline).replace(". ", ".\n").splitlines()
         # The legend stands above the title, in the two lines that it leaves.
         figure.suptitle("\n".join(["", "", *(textwrap.fill(sentence, 110) for sentence in sentences)]), fontsize=11)
-        figure.supxlabel("\n".join(textwrap.wrap(finding.evidence, 130)), fontsize=9)
+        figure.supxlabel("\n".join(textwrap.wrap(drawing.plain(finding.evidence), 130)), fontsize=9)
         drawing.legend(figure, axes[0], 6)
         return figure
 
@@ -113,7 +113,7 @@ def _band(axes: Axes, k: int, label: str, values: Curves, back: Callable[[Curves
     epochs = np.arange(1, values.shape[1] + 1)
     mean = values.mean(0)
     std = values.std(0, ddof=1) if len(values) > 1 else np.zeros_like(mean)
-    axes.plot(epochs, back(mean), linestyle=style, color=colour, label=label, linewidth=1.8)
+    axes.plot(epochs, back(mean), linestyle=style, color=colour, label=drawing.plain(label), linewidth=1.8)
     axes.fill_between(epochs, back(mean - std), back(mean + std), color=colour, alpha=0.2, linewidth=0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import unescape
 
 from semaopt.checks.figures import slug
@@ -14,7 +14,7 @@ from semaopt.experiments.page import seconds
 from semaopt.experiments.results import Final, Finding, Results
 from semaopt.experiments.section import CLAIMED, axis_name, spread_text, titled, tuned_axes, value_text
 
-_SHOWN = ("semaopt", "torch", "numpy", "scikit-learn", "rdkit", "python", "machine", "step")
+_SHOWN = ("semaopt", "torch", "numpy", "scikit-learn", "rdkit", "python")
 
 
 def text(results: Results) -> str:
@@ -69,7 +69,6 @@ def _checks(checks: Sequence[Check]) -> list[str]:
 
 def _figure(finding: Finding) -> list[str]:
     origin, spec = finding.origin, finding.spec
-    versions = ", ".join(f"{name} {origin.environment[name]}" for name in _SHOWN if name in origin.environment)
     protocol = (
         f"Data {spec.data.name}, model {spec.model.name}, batch {spec.batch}, {spec.epochs} epochs, "
         f"{len(finding.seeds)} seeds, {spec.scale} scale."
@@ -86,10 +85,18 @@ def _figure(finding: Finding) -> list[str]:
         f"![{finding.headline}]({finding.name}.svg)",
         f"{protocol} {times}",
         f"```sh\n{origin.rerun}\n```",
-        versions + ".",
+        _environment(origin.environment),
         _summary(finding),
         *_tuning(finding),
     ]
+
+
+def _environment(known: Mapping[str, str]) -> str:
+    """Versions, the name of the system without its release, and its cores; an older store has some of them."""
+    parts = [f"{name} {known[name]}" for name in _SHOWN if name in known]
+    parts += [known["platform"].partition("-")[0]] if "platform" in known else []
+    parts += [f"{known['cores']} cores"] if "cores" in known else []
+    return ", ".join(parts) + "."
 
 
 def _summary(finding: Finding) -> str:

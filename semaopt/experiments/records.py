@@ -23,7 +23,10 @@ class UnreadableError(ValueError):
 
 
 def keep(store: Store, finding: Finding, keys: Sequence[Sequence[str]]) -> None:
-    """Keep a finished study; ``keys`` are those of the final runs of each method."""
+    """Keep a finished study; ``keys`` are those of the final runs of each method.
+
+    A study of some of the methods does not replace one of all of them.
+    """
     finals = [
         {"method": final.method.name, "runs": own, "chosen": None if final.chosen is None else asdict(final.chosen)}
         for final, own in zip(finding.finals, keys, strict=True)
@@ -35,7 +38,10 @@ def keep(store: Store, finding: Finding, keys: Sequence[Sequence[str]]) -> None:
         "tuning": None if finding.tuning is None else _tuning(finding.tuning),
         "origin": asdict(finding.origin),
     }
-    store.keep(STUDY, finding.name, f"{STUDY}:{finding.name}@{finding.spec.scale}", content)
+    key = f"{STUDY}:{finding.name}@{finding.spec.scale}"
+    if len(finding.finals) < len(finding.spec.methods):
+        key += f":{','.join(final.method.name for final in finding.finals)}"
+    store.keep(STUDY, finding.name, key, content)
 
 
 def _tuning(tuning: Tuning) -> dict[str, Any]:

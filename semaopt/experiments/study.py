@@ -7,12 +7,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from semaopt.checks.figures import slug
 from semaopt.experiments import (
     drawing,
     figure,
     markdown,
+    models,
     peers,
     ranks,
     records,
@@ -21,11 +23,14 @@ from semaopt.experiments import (
     training,
     tuning,
 )
+from semaopt.experiments.data import DataError
+from semaopt.experiments.data.files import root_folder
+from semaopt.experiments.data.load import find
 from semaopt.experiments.files import finite, owned, write_whole
 from semaopt.experiments.results import Final, Finding, Origin, Results, Session, to_json
 from semaopt.experiments.runner import Place, Runner, Watch
 from semaopt.experiments.runs import Run, Unit, environment, make
-from semaopt.experiments.spec import Method, Spec, shipped
+from semaopt.experiments.spec import FIGURES, Method, Spec, load, shipped
 from semaopt.experiments.spec_errors import SpecError, axes_of
 from semaopt.experiments.store import Store
 from semaopt.experiments.theorems import Parts, Theorems
@@ -109,8 +114,7 @@ class Study:
         found, finals = self.work()
         self.runner.clean(list(self.touched.values()))
         keys = [run.key for unit in self.touched.values() for run in unit.runs]
-        known = self.spec.name in shipped()
-        again = f"semaopt run {self.spec.name} --scale {self.spec.scale}" if known else command
+        again = f"semaopt run {self.spec.name} --scale {self.spec.scale}" if _is_shipped(self.spec) else command
         origin = Origin(command, again, environment(), *self.runner.times(keys))
         facts = training.task(self.spec.data.model_dump()).describe()
         finding = Finding(self.spec, facts, finals, found, origin)
@@ -131,6 +135,33 @@ class Study:
         self.final_keys = [keys[i : i + seeds] for i in range(0, len(keys), seeds)]
         each = [tuple(results[i : i + seeds]) for i in range(0, len(results), seeds)]
         return found, tuple(Final(*row) for row in zip(self.methods, chosen, each, strict=True))
+
+
+def _is_shipped(spec: Spec) -> bool:
+    """Whether it is the shipped spec of its name; a file of the user's may have the same name."""
+    try:
+        return spec.name in shipped() and spec == load(FIGURES / f"{spec.name}.toml", spec.scale)
+    except SpecError:  # that one has no such scale
+        return False
+
+
+def rehearse(spec: Spec) -> None:
+    """Read the data and build the model once: what does not fit is told before anything runs.
+
+    Data that would have to be downloaded are left to the runs.
+    """
+    if find(spec.data.name).missing(root_folder()):
+        return
+    content = training.task(spec.data.model_dump())
+    training.check_classes(spec.loss, content)
+    options: dict[str, Any] = dict(spec.model.options)
+    try:
+        models.build(spec.model.name, content, seed=0, **options)
+    except DataError:
+        raise
+    except (TypeError, ValueError, RuntimeError) as error:  # of torch, for sizes that are none
+        text = f"{spec.name}: model.options={options}: {spec.model.name} cannot be built of them"
+        raise SpecError(f"{text} ({error}); correct the values, or leave them out") from error
 
 
 @contextmanager

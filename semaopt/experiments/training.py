@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -59,15 +59,21 @@ def task(run_data: Mapping[str, Any]) -> data.Task:
 
 
 class Progress:
-    """Where a unit stands: the epoch, the step in it, the curves, the seconds that it took so far."""
+    """Where a unit stands: the epoch, the step in it, the curves, the seconds that it took so far to its end."""
 
     def __init__(self, unit: Unit) -> None:
         self.epoch = self.step = 0
-        self.seconds = 0.0
+        self.until, self.seconds = unit.epochs, 0.0
         self.finite = [True] * len(unit.runs)
         self.curves: list[dict[str, list[float]]] = [
             {name: [] for name in run.training["metrics"]} for run in unit.runs
         ]
+
+    def add(self, measured: Sequence[Mapping[str, float]]) -> None:
+        """What each run measures after an epoch; of one that has diverged nothing means anything."""
+        for curves, values, ok in zip(self.curves, measured, self.finite, strict=True):
+            for name, curve in curves.items():
+                curve.append(values[name] if ok else math.nan)
 
 
 def train(unit: Unit) -> list[Result]:
@@ -80,29 +86,32 @@ def train(unit: Unit) -> list[Result]:
     content = task(first.training["data"])
     trainee = _trainee(unit, content)
     at = Progress(unit)
-    if loaded is not None:
+    if loaded is not None and loaded["progress"]["until"] <= unit.epochs:  # else it is beyond what is asked for
         trainee.load_state_dict(loaded["trainee"])
         vars(at).update(loaded["progress"])
+        if at.until < unit.epochs:  # the seconds to that rung are in its own result
+            at.until, at.seconds = unit.epochs, 0.0
         started -= at.seconds
     saved = time.monotonic()
+
+    def save() -> None:
+        at.seconds = time.perf_counter() - started
+        kept.save({"trainee": trainee.state_dict(), "progress": vars(at)})
 
     def checkpoint() -> None:
         nonlocal saved
         if group.first and time.monotonic() - saved >= unit.every:
-            at.seconds = time.perf_counter() - started
-            kept.save({"trainee": trainee.state_dict(), "progress": vars(at)})
+            save()
             saved = time.monotonic()
 
     while at.epoch < unit.epochs and any(at.finite):
         _epoch(trainee, at, checkpoint)
         if first.purpose == "final" or at.epoch == unit.epochs:
-            for curves, values in zip(at.curves, trainee.measure(), strict=True):
-                for name, curve in curves.items():
-                    curve.append(values[name])
+            at.add(trainee.measure())
         count_epoch()
         checkpoint()
     if group.first and unit.epochs < first.training["epochs"]:  # it may be asked to go on
-        kept.save({"trainee": trainee.state_dict(), "progress": vars(at)})
+        save()
     seconds = (time.perf_counter() - started) / len(unit.runs)
     return [
         _result(curves, ok, unit.epochs if first.purpose == "final" else 1, seconds, tuple(kept.notes))
@@ -110,10 +119,15 @@ def train(unit: Unit) -> list[Result]:
     ]
 
 
-def _trainee(unit: Unit, content: data.Task) -> Trainee:
-    first, loss = unit.runs[0], unit.runs[0].training["loss"]
+def check_classes(loss: str, content: data.Task) -> None:
+    """Refuse data that are not the loss's."""
     if loss in ("auc", "average_precision") and content.classes != 2:
         raise data.DataError(f"loss = {loss!r}: {content.name} has {content.classes} classes; set data.binary = true")
+
+
+def _trainee(unit: Unit, content: data.Task) -> Trainee:
+    first, loss = unit.runs[0], unit.runs[0].training["loss"]
+    check_classes(loss, content)
     if loss == "cleaning":
         return Cleaner(first, content)
     if loss == "average_precision":
@@ -136,12 +150,12 @@ def _epoch(trainee: Trainee, at: Progress, checkpoint: Any) -> None:
 
 
 def _result(curves: dict[str, list[float]], ok: bool, length: int, seconds: float, notes: tuple[str, ...]) -> Result:
-    """A run that diverged is a result: its curves end in NaN."""
+    """A run that diverged is a result: its curves end in NaN, also where an earlier rung has measured it."""
+    curves = {name: curve[-length:] for name, curve in curves.items()}
     if not ok:
-        curves = {name: curve + [math.nan] * (length - len(curve)) for name, curve in curves.items()}
-    return Result(
-        {name: curve[-length:] for name, curve in curves.items()}, seconds, "done" if ok else "diverged", notes
-    )
+        kept = {name: curve[: length - 1] for name, curve in curves.items()}
+        curves = {name: curve + [math.nan] * (length - len(curve)) for name, curve in kept.items()}
+    return Result(curves, seconds, "done" if ok else "diverged", notes)
 
 
 def perform(unit: Unit) -> list[Result]:

@@ -99,6 +99,18 @@ def test_a_run_that_diverges_is_a_result(tmp_path):
     assert len(result.curves["test_accuracy"]) == one.epochs
 
 
+def test_that_it_diverged_is_in_its_checkpoint():
+    run = a_run("bilevel-digits", "soba")
+    task = training.task(run.training["data"])
+    one, other = Cleaner(run, task), Cleaner(run, task)
+    one.step(0)
+    one.finite = False  # as after a NonFiniteError
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    other.step(1)
+    assert other.drawn == one.drawn
+    assert other.end_epoch() == [False]
+
+
 def test_average_precision_is_scikit_learns():
     from sklearn.metrics import average_precision_score
 

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import importlib.util
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import pytest
 
 import semaopt
 from semaopt import __main__ as program
-from semaopt.experiments import api, reproduction, spec, theorems
+from semaopt.experiments import api, reproduction, spec, study, theorems
 from tests.experiments.tiny import RAW, RUNS, a_spec
 
 ROOT = Path(__file__).parents[2]
@@ -160,15 +161,93 @@ def test_run_and_tune(call, tmp_path):
         ({}, ("--device", "tpu"), "device='tpu': cannot be used here"),
         ({}, ("--dtype", "int8"), "dtype='int8': must be one of float32, float64, bfloat16"),
         ({}, ("--workers", "-1"), "Invalid value for '--workers'"),
+        ({}, ("--tensorboard", "mine.toml/x"), "Invalid value for --tensorboard: 'mine.toml/x' is not a directory"),
+        ({"model": {"options": {"hidden": "x"}}}, ("--workers", "1"), "hidden='x': must be a positive number of units"),
+        ({"data": {"split": "scaffold"}}, ("--workers", "1"), "split='scaffold': digits holds no molecules"),
+        ({"model": {"name": "mpnn"}}, ("--workers", "1"), "mpnn takes molecules, and digits holds table; take mlp"),
     ],
 )
-def test_bad_specs_and_options(call, tmp_path, change, args, text):
+@pytest.mark.parametrize("command", ["run", "tune"])
+def test_bad_specs_and_options(call, tmp_path, command, change, args, text):
+    if command == "tune" and "--tensorboard" in args:
+        text = "No such option"
     path = write_spec(tmp_path / "mine.toml", **change)
-    status, out, err = call("run", path, *args)
+    status, out, err = call(command, path, *args)
     assert (status, out) == (2, "")
     assert text in err
     assert "Traceback" not in err
-    assert not list(tmp_path.rglob("*.sqlite"))
+    assert os.listdir(tmp_path) == ["mine.toml"]
+
+
+def test_sizes_that_torch_refuses_are_a_mistake_of_the_spec(monkeypatch):
+    def build(*_, **__):
+        raise RuntimeError("negative dimension")
+
+    monkeypatch.setattr(study.models, "build", build)
+    with pytest.raises(spec.SpecError, match=r"tiny: model.options={'hidden': 8}: mlp cannot be built of them \(negat"):
+        api.chosen(a_spec(), None, ())
+
+
+def test_data_that_are_not_there_are_not_fetched_to_try_a_spec_out(monkeypatch, tmp_path):
+    monkeypatch.setenv("SEMAOPT_DATA", str(tmp_path))
+    api.chosen(a_spec(data={"name": "a9a"}), None, ())
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_spec_without_tuning_is_not_tuned(call, tmp_path):
+    methods = [
+        {**method, "grid": {}, "finer": {}, "options": {"lr": 0.1, "beta": 0.9}} for method in RAW["methods"][:1]
+    ]
+    path = write_spec(tmp_path / "mine.toml", methods=methods, claim={"order": []})
+    lines = [line for line in Path(path).read_text().splitlines() if not line.startswith("tuning")]
+    Path(path).write_text("\n".join(lines))
+    status, out, err = call("tune", path)
+    assert (status, out) == (2, "")
+    assert "mine: has no [tuning], so there is nothing to tune; add one, or run it" in err
+    assert os.listdir(tmp_path) == ["mine.toml"]
+
+
+def test_ray_that_is_not_installed(call, tmp_path, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else found(name))
+    status, out, err = call("run", write_spec(tmp_path / "mine.toml"), "--engine", "ray")
+    assert (status, out) == (2, "")
+    assert "engine='ray': needs the extra [ray]; pip install 'semaopt[ray]'" in err
+    assert os.listdir(tmp_path) == ["mine.toml"]
+
+
+def test_a_ray_cluster_that_does_not_answer(call, tmp_path, monkeypatch):
+    class Ray:
+        __spec__ = importlib.util.find_spec("json")  # as of any module that is there
+
+        @staticmethod
+        def init(**_):
+            raise ConnectionError("Could not find any running Ray instance.\nPlease specify one.")
+
+    monkeypatch.setitem(sys.modules, "ray", Ray)
+    status, out, err = call("run", write_spec(tmp_path / "mine.toml"), "--engine", "ray", "--address", "auto")
+    assert (status, out) == (2, "")
+    assert "address='auto': no Ray cluster answers there (Could not find any running Ray instance.); start one" in err
+    assert "Traceback" not in err
+
+
+def test_what_tune_wrote_is_no_study(call, tmp_path):
+    path = write_spec(tmp_path / "mine.toml", tuning={"rounds": 0}, seeds={"tuning": [100]})
+    assert call("tune", path, "--only", "adam")[0] == 0
+    status, out, err = call("report", "results/mine")
+    assert (status, out) == (2, "")
+    assert "What semaopt tune has done has no final runs: run the same spec into that folder" in " ".join(err.split())
+
+
+def test_an_own_file_named_like_a_shipped_one_is_run_again_by_its_path(call, tmp_path):
+    changes = {"tuning": {"rounds": 0}, "seeds": {"tuning": [100], "final": [0, 1]}}
+    path = write_spec(tmp_path / "figure1-digits.toml", **changes)
+    assert call("run", "figure1-digits.toml", "--only", "adam")[0] == 0
+    text = Path("results/figure1-digits/results.md").read_text()
+    assert "```sh\nsemaopt run figure1-digits.toml --only adam\n```" in text
+    assert study._is_shipped(spec.load("figure1-digits", "quick"))
+    assert not study._is_shipped(spec.load(path))
+    assert not study._is_shipped(spec.load(path).model_copy(update={"scale": "mine"}))
 
 
 def test_a_spec_that_is_not_there(call):
@@ -208,6 +287,7 @@ def _saddle():
         (("reproduce", "extra"), "unexpected extra argument"),
         (("frob",), "No such command 'frob'"),
         (("bench", "frob"), "'frob' is unknown; there is: step"),
+        (("bench", "--threads", "0"), "--threads 0: must lie in 1..1024"),
         (("reproduce", "--out", "file"), "'file' is not a directory, or lies below a file"),
         (("reproduce", "--out", "file/below"), "'file/below' is not a directory, or lies below a file"),
         (("reproduce", "--out", "/proc/nothing"), "'/proc/nothing' cannot be written to"),

@@ -1,5 +1,6 @@
 """Result folders read back: from their records, and from the runs alone where there are none."""
 
+import dataclasses
 import json
 import sqlite3
 
@@ -116,6 +117,31 @@ def test_several_folders_are_joined(made, tmp_path):
     study.write(found, tmp_path / "out")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"report.html", "results.md", "results.json", "tiny-quick.svg", "check-smb-logistic.svg"} <= names
+
+
+def shown(*folders):
+    found = collect.results(folders, "semaopt report").findings
+    return {one.name: [final.method.name for final in one.finals] for one in found}
+
+
+def test_a_part_does_not_replace_the_whole(made, tmp_path):
+    folder = copied(made[0], tmp_path / "both")
+    go(folder, a_spec(**SMALL), only=["beta"])
+    assert shown(folder) == {"tiny": ["adam", "beta", "both"]}
+    go(tmp_path / "parts", a_spec(**SMALL), only=["beta"])
+    go(tmp_path / "parts", a_spec(**SMALL), only=["both"])
+    assert shown(tmp_path / "parts") == {"tiny-part1": ["beta"], "tiny-part2": ["both"]}
+    study.write(collect.results([tmp_path / "parts"], ""), tmp_path / "out")
+    assert (tmp_path / "out" / "tiny-part2.svg").exists()
+    assert shown(folder, tmp_path / "parts") == shown(tmp_path / "parts", folder) == shown(folder)
+
+
+def test_the_groups_stand_in_one_order(made):
+    one = made[1].findings[0]
+    names = ["compositional-x", "other", "peers-x", "figure3-x", "figure1-x"]
+    found = [dataclasses.replace(one, spec=one.spec.model_copy(update={"name": name})) for name in names]
+    listed = [one.name for one in sorted(found, key=collect._place)]
+    assert listed == ["figure1-x", "figure3-x", "peers-x", "compositional-x", "other"]
 
 
 @pytest.mark.parametrize(

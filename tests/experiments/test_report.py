@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from semaopt.experiments import figure, report, theorem_figure
+from semaopt.experiments import figure, markdown, report, theorem_figure
 from semaopt.experiments.compare import mean_and_std, number
 from semaopt.experiments.store import Result
 from tests.experiments.tiny import AUC, a_spec, go
@@ -92,6 +92,26 @@ def test_hostile_strings_are_escaped(results):
     assert page.count("<script") == 1  # our own
     assert "&lt;script&gt;alert(&quot;&amp;&quot;)&lt;/script&gt;" in page
     Balanced().feed(page)
+
+
+def test_dollars_are_no_mathematics(results):
+    (finding,) = results.findings
+    text = r"cost $\nosuch$ of \$5"
+    methods = [method.model_copy(update={"label": text}) for method in finding.spec.methods]
+    finals = tuple(replace(final, method=method) for final, method in zip(finding.finals, methods, strict=True))
+    spec = finding.spec.model_copy(update={"title": text, "methods": methods})
+    dollars = replace(finding, spec=spec, finals=finals)
+    assert text in figure.whole(dollars).svg
+    assert text in render(replace(results, findings=(dollars,)))
+
+
+def test_the_tables_in_markdown_say_where_it_was_run(results):
+    (finding,) = results.findings
+    known = {"torch": "2.13", "python": "3.12", "platform": "Linux-6.1-x86_64-with-glibc2.36", "cores": "2"}
+    old = {"torch": "2.13", "machine": "x86_64", "step": "compiled"}
+    for environment, said in ((known, "torch 2.13, python 3.12, Linux, 2 cores."), (old, "torch 2.13.")):
+        changed = replace(finding, origin=replace(finding.origin, environment=environment))
+        assert f"\n\n{said}\n\n" in markdown.text(replace(results, findings=(changed,)))
 
 
 def test_extensions_and_remaining_edges_are_told(results):

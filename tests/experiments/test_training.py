@@ -191,6 +191,59 @@ def test_a_run_that_diverges_is_a_result(tmp_path):
     assert math.isfinite(ok.last("test_accuracy"))
 
 
+class Fragile:
+    """Diverges in its fifth epoch; until then all it measures is 0.9."""
+
+    steps, epoch = 1, 0
+
+    def __init__(self, *_):
+        self.draw = lambda: None
+        self.load_state_dict = vars(self).update
+
+    def step(self, k):
+        self.epoch += 1
+
+    def end_epoch(self):
+        return [self.epoch < 5]
+
+    def measure(self):
+        return [dict.fromkeys(("train_loss", "valid_loss", "test_loss", "test_accuracy"), 0.9)]
+
+    def state_dict(self):
+        return {"epoch": self.epoch}
+
+
+@pytest.mark.parametrize("epochs", [5, 10])
+def test_what_an_earlier_rung_measured_is_not_the_score_of_a_run_that_diverged(tmp_path, monkeypatch, epochs):
+    monkeypatch.setattr(training, "_trainee", Fragile)
+    (early,) = train(tmp_path, a_run(purpose="tune", until=3, epochs=epochs))
+    assert (early.status, early.curves["valid_loss"]) == ("done", [0.9])
+    (late,) = train(tmp_path, a_run(purpose="tune", epochs=epochs))
+    assert late.status == "diverged"
+    assert all(len(curve) == 1 and math.isnan(curve[0]) for curve in late.curves.values())
+    (final,) = train(tmp_path / "final", a_run(epochs=epochs))
+    assert [math.isnan(value) for value in final.curves["test_accuracy"]] == [False] * 4 + [True] * (epochs - 4)
+
+
+def test_each_rung_counts_its_own_seconds(tmp_path, monkeypatch):
+    clock = iter(range(10_000))
+    monkeypatch.setattr(training, "_trainee", Fragile)
+    monkeypatch.setattr(training.time, "perf_counter", lambda: float(next(clock)))
+    (whole,) = train(tmp_path / "whole", a_run(purpose="tune", until=4, epochs=9), every=0.0)
+    rungs = [train(tmp_path, a_run(purpose="tune", until=end, epochs=9), every=0.0)[0] for end in (2, 4)]
+    (again,) = train(tmp_path, a_run(purpose="tune", until=4, epochs=9), every=0.0)  # as if it was not stored
+    assert rungs[1].seconds <= rungs[0].seconds + 1  # as many epochs
+    assert sum(rung.seconds for rung in rungs) <= whole.seconds + 3
+    assert again.seconds >= rungs[1].seconds
+
+
+def test_an_earlier_rung_is_not_answered_by_a_later_checkpoint(tmp_path):
+    (early,) = train(tmp_path, a_run(purpose="tune", until=1))
+    train(tmp_path, a_run(purpose="tune", until=2))
+    (again,) = train(tmp_path, a_run(purpose="tune", until=1))  # its row in the store was damaged
+    assert again.curves == early.curves
+
+
 def test_dtype_is_heeded(tmp_path):
     (double,), (single,) = train(tmp_path, a_run(dtype="float64")), train(tmp_path)
     assert double.curves["train_loss"] != single.curves["train_loss"]

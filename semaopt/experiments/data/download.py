@@ -49,9 +49,12 @@ def fetch_all(downloads: Sequence[Download], root: Path, progress: Progress = la
 
 
 def right(file: File, root: Path) -> bool:
-    """Whether a file is in its place with the published checksum."""
+    """Whether a file is in its place and is what :func:`check` takes it for."""
     path = root / file.path
-    return path.is_file() and (file.md5 is None or md5(path) == file.md5)
+    try:
+        return path.is_file() and bool(check(file, path))
+    except DataError:
+        return False
 
 
 def _fetch(download: Download, root: Path, folder: Path, progress: Progress) -> list[Path]:

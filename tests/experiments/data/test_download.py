@@ -96,6 +96,13 @@ def test_without_a_checksum_the_rows_are_counted_first(server, tmp_path):
     with pytest.raises(DataError, match="998 rows, published 1000"):
         fetch_all([download], tmp_path)
     assert files_under(tmp_path) == []
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "it.csv").write_bytes(b"one line\n")
+    with pytest.raises(DataError, match="998 rows, published 1000"):
+        fetch_all([download], tmp_path)
+    server.bodies["/it"] = BODY
+    assert fetch_all([download], tmp_path) == [tmp_path / "sub" / "it.csv"]
+    assert fetch_all([download], tmp_path) == []
 
 
 @pytest.mark.parametrize("ranges", [True, False])
