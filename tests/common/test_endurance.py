@@ -22,7 +22,7 @@ def test_memory_does_not_grow(method):
     """Neither a tensor nor a Python object for each step, nor what the C step might forget."""
     optimizer, problem = method.start(lr=1e-3)
     method.advance(optimizer, problem, 0)
-    steps = 1_000 if method.advance is descend else 100
+    steps = 500 if method.advance is descend else 50
 
     def take(count):
         for k in range(count):

@@ -32,8 +32,10 @@ def test_without_libauc_reproduce_leaves_them_out(monkeypatch):
     assert parts.notes == (
         f"Left out, for what they need is not here: {', '.join(NAMES)}. To have them: {peers.REMEDY}",
     )
+    found = spec.load("peers-a9a", "quick")
+    assert reproduction._remedy(found) == peers.REMEDY
     monkeypatch.setattr(peers, "installed", lambda: True)
-    assert [one.name for one in reproduction.select("quick", "peers").specs] == NAMES
+    assert reproduction._remedy(found) is None
 
 
 class Here:
