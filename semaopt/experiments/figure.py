@@ -100,10 +100,15 @@ def draw(axes: Axes, finding: Finding, metric: str) -> None:
 
 def _draw_shares(axes: Axes, finding: Finding, curves: list[Curves]) -> None:
     for k, (final, one) in enumerate(zip(finding.finals, curves, strict=True)):
-        _band(axes, k, final.method.label, 100 * one)
-    # The first steps up from chance would flatten the rest: begin where the slowest is after a tenth of the epochs.
-    early = [100 * float(one.mean(0)[one.shape[1] // 10]) for one in curves]
-    axes.set_ylim(bottom=min((percent for percent in early if np.isfinite(percent)), default=None))
+        _band(axes, k, final.method.label, 100 * one, lambda percent: np.clip(percent, 0, 100))
+    # The first steps up from chance would flatten the rest: begin where the slowest is after a tenth of the epochs, or
+    # later where one falls.
+    means = [100 * one.mean(0)[one.shape[1] // 10 :] for one in curves]
+    found = np.concatenate(means)
+    found = found[np.isfinite(found)]
+    if len(found):
+        low = float(found.min())
+        axes.set_ylim(bottom=max(0.0, low - 0.03 * (100 - low)))
 
 
 def _band(axes: Axes, k: int, label: str, values: Curves, back: Callable[[Curves], Curves] = np.asarray) -> None:
