@@ -134,11 +134,11 @@ class Finding:
 
     def claimed(self) -> list[Comparison]:
         """The comparisons that the claim is made of, as far as the methods were run."""
-        order, there = self.order, {final.method.name for final in self.finals}
+        order, there = self.order, [final.method.name for final in self.finals]
         pairs = [(name, order[0]) for name in order[1:]]
         pairs += [(order[k], order[j]) for k in range(2, len(order)) for j in range(1, k)]
         beats = self.spec.claim.beats
-        pairs += [(name, other) for name in beats for other in beats[name] if {name, other} <= there]
+        pairs += [(name, other) for name in there for other in there if other in beats.get(name, [])]
         return [self.compare(self.spec.claim.metric, name, other) for name, other in pairs]
 
     @property

@@ -54,7 +54,7 @@ def test_who_is_compared_with_whom():
     pairs = [(one.method, one.against) for one in finding().claimed()]
     assert pairs == [("beta", "adam"), ("both", "adam"), ("both", "beta")]
     assert [(one.method, one.against) for one in finding(order=["adam", "both"]).claimed()] == [("both", "adam")]
-    beats = finding(order=(), beats={"beta": ["adam"], "both": ["adam"]}).claimed()
+    beats = finding(order=(), beats={"both": ["adam"], "beta": ["adam"]}).claimed()  # in the order of the methods
     assert [(one.method, one.against) for one in beats] == [("beta", "adam"), ("both", "adam")]
 
 
