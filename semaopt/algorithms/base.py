@@ -63,7 +63,10 @@ def check_group(group: Mapping[str, Any]) -> None:
 
 def check_rates(group: Mapping[str, Any]) -> None:
     """What a schedule moves, in every step and therefore cheaply."""
-    for value, top in ((group["lr"], math.inf), (group["beta"], 1)):
+    lr, beta = group["lr"], group["beta"]
+    if type(lr) is type(beta) is float and 0 <= lr < math.inf and 0 <= beta < 1:
+        return
+    for value, top in ((lr, math.inf), (beta, 1)):
         # A tensor is not read: that would wait for its device.
         if not (0 <= value < top if type(value) is float else value is None or isinstance(value, Tensor)):
             check_group(group)
