@@ -4,6 +4,7 @@
     python benchmarks/endurance.py --steps 1000000 --only ASA PDAda
     python benchmarks/endurance.py --fixed                  # the same gradients again and again: the step alone
     python benchmarks/endurance.py --smallest               # one number a side: as little as can be outside of the step
+    python benchmarks/endurance.py --smallest --terms 1 --only SBMA TTSA    # and one term of the Neumann series
 
 Each method runs in this process after a warm-up of a tenth of the steps. Printed are the growth of the resident memory
 from there to the end, and the time of a step in the last tenth divided by that in the tenth after the warm-up: the
@@ -26,6 +27,7 @@ from typing import NamedTuple
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from semaopt.hypergradient import Neumann
 from tests.common.registry import METHODS, Method, Problem, bilevel, compose, descend
 
 BLOCKS = 100  # in each tenth; a block is timed as one
@@ -59,11 +61,15 @@ def stepper(method: Method, fixed: bool) -> Callable[[int], object]:
     return lambda k: method.advance(optimizer, problem, k % 64)
 
 
-def smallest(method: Method) -> Callable[[int], object]:
-    """Takes a step on x^2 and the like, without a random number: for methods that evaluate closures themselves."""
+def smallest(method: Method, terms: int | None) -> Callable[[int], object]:
+    """Takes a step on x^2 and the like: for methods that evaluate closures themselves.
+
+    ``terms`` shortens the Neumann series of bilevel methods, the most of their time.
+    """
     x = torch.nn.Parameter(torch.tensor(1.0))
     y = torch.nn.Parameter(torch.tensor(0.5))
-    optimizer = method.build([x], [] if method.advance is compose else [y], lr=1e-3)
+    options = {} if terms is None else {"inverse": Neumann(terms=terms)}
+    optimizer = method.build([x], [] if method.advance is compose else [y], lr=1e-3, **options)
     step: Callable[..., object] = optimizer.step  # what it takes depends on the method
     if method.advance is bilevel:
         return lambda k: step(lambda: (y - 1).square() + x.square(), lambda: (y - x).square())  # noqa: PLW0108  # a new graph
@@ -129,6 +135,7 @@ def main() -> int:
         "--fixed", action="store_true", help="the same gradients in every step, where a method takes any"
     )
     parser.add_argument("--smallest", action="store_true", help="one number a side, and no random samples")
+    parser.add_argument("--terms", type=int, help="with --smallest: of the Neumann series, for methods that take one")
     parser.add_argument("--megabytes", type=float, default=8.0)
     parser.add_argument("--factor", type=float, default=1.5)
     given = parser.parse_args()
@@ -139,7 +146,8 @@ def main() -> int:
     print(f"{'method':24} {'steps':>9} {'us a step':>10} {'last/first':>11} {'MB grown':>9}")
     failed = 0
     for method in methods:
-        end = endure(method, smallest(method) if given.smallest else stepper(method, given.fixed), given.steps)
+        take = smallest(method, given.terms) if given.smallest else stepper(method, given.fixed)
+        end = endure(method, take, given.steps)
         bad = end.megabytes > given.megabytes or end.ratio > given.factor
         failed += bad
         text = f"{end.name:24} {end.steps:9} {end.microseconds:10.1f} {end.ratio:11.3f} {end.megabytes:9.2f}"
