@@ -1,5 +1,6 @@
 # make reproduce   the experiments in small and their report (minutes)
-# make test        lint, types, all tests
+# make test        lint, types, the tests that take seconds
+# make test-slow   the tests that take longer: killed sweeps, compiled steps, endurance, all theorem checks
 # make docs        the documentation, into site/
 # Each makes its own .venv and installs what it needs.
 
@@ -8,13 +9,16 @@ BIN := .venv/bin
 # torch first: whatever is installed after it then finds its requirement met.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: reproduce test lint docs clean
+.PHONY: reproduce test test-slow lint docs clean
 
 reproduce: .venv/experiments
 	$(BIN)/semaopt reproduce --scale quick
 
 test: .venv/dev lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m "not slow"
+
+test-slow: .venv/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow
 
 lint: .venv/dev
 	$(BIN)/ruff check .

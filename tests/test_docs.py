@@ -41,13 +41,8 @@ def _forgotten():
             state._reset_state()
 
 
-def marked(page):
-    slow = [pytest.mark.slow] * (page.name == "tutorial.md")
-    return pytest.param(page, id=page.relative_to(DOCS).as_posix(), marks=slow)
-
-
 @pytest.mark.usefixtures("_forgotten")
-@pytest.mark.parametrize("page", [*map(marked, WITH_PYTHON)])
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.relative_to(DOCS).as_posix())
 def test_the_blocks_run(page, tmp_path, monkeypatch):
     for needed in NEEDED.get(page.name, ()):
         pytest.importorskip(needed, reason=f"the page uses {needed}")
@@ -202,7 +197,6 @@ def site(tmp_path_factory):
     return {page.relative_to(folder).as_posix(): Anchors(page.read_text()) for page in folder.rglob("*.html")}
 
 
-@pytest.mark.slow
 class TestSite:
     """As ``make docs`` builds it."""
 

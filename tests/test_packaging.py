@@ -16,7 +16,6 @@ import pytest
 import semaopt
 from tests.sources import ROOT, copy_sources
 
-pytestmark = pytest.mark.slow
 CLEAN = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
@@ -72,7 +71,7 @@ def test_it_says_what_it_is(built):
         assert any(line.startswith(wanted) for line in classifiers), wanted
 
 
-@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+@pytest.mark.parametrize("kind", ["wheel", pytest.param("sdist", marks=pytest.mark.slow)])
 def test_it_installs_into_an_environment_of_its_own(built, kind, tmp_path):
     venv.create(tmp_path / "env")
     scripts = tmp_path / "env" / ("Scripts" if sys.platform == "win32" else "bin")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -44,7 +43,6 @@ def equal_one(rank, folder):
         assert all(state[key].dim() == 0 for state in states for key in state.keys() & COUNTERS)
 
 
-@pytest.mark.slow
 def test_two_processes_equal_one(tmp_path):
     assert run_on_two(equal_one, tmp_path)
 
@@ -122,6 +120,5 @@ def way_back(rank, folder):
         assert_same(*({name: x.to_local() for name, x in result.items()} for result in (again, last)))
 
 
-@pytest.mark.slow
 def test_resume_is_exact(tmp_path):
     assert run_on_two(way_back, tmp_path)

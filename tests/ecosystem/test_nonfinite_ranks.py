@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
@@ -65,6 +64,5 @@ def blocks(rank):
     assert optimizer.z is None
 
 
-@pytest.mark.slow
 def test_ranks_agree(tmp_path):
     assert run_on_two(both, tmp_path)

@@ -379,7 +379,6 @@ sys.exit(main())
 """
 
 
-@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_finished(tmp_path):
     # The signal goes to the whole group, as from a terminal.
     path, out = write_spec(tmp_path / "mine.toml", epochs=30), tmp_path / "out"

@@ -16,10 +16,9 @@ import pytest
 
 from tests.experiments import disturbed
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="sweeps are forks of a process that has imported everything"),
-]
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "fork"), reason="sweeps are forks of a process that has imported everything"
+)
 ROOT = Path(__file__).parents[2]
 
 

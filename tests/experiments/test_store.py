@@ -101,7 +101,6 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         Store(tmp_path / "file" / "runs.sqlite")
 
 
-@pytest.mark.slow
 def test_ten_thousand_runs_are_looked_up_at_once(tmp_path):
     with Store(tmp_path / "runs.sqlite") as store:
         curve = [0.5] * 60

@@ -97,7 +97,6 @@ def build(folder: Path, **environment: str) -> Path:
     return wheel
 
 
-@pytest.mark.slow
 def test_without_a_compiler_the_install_works_and_says_why(tmp_path):
     pytest.importorskip("setuptools", minversion="77")
     wheel = build(tmp_path, CC="/bin/false")
