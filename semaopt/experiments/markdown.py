@@ -12,7 +12,16 @@ from semaopt.experiments.compare import CONFIDENCE
 from semaopt.experiments.metrics import is_share
 from semaopt.experiments.page import seconds
 from semaopt.experiments.results import Final, Finding, Results
-from semaopt.experiments.section import CLAIMED, axis_name, spread_text, titled, tuned_axes, value_text
+from semaopt.experiments.section import (
+    CLAIMED,
+    axis_name,
+    growth,
+    growth_head,
+    spread_text,
+    titled,
+    tuned_axes,
+    value_text,
+)
 
 _SHOWN = ("semaopt", "torch", "numpy", "scikit-learn", "rdkit", "python")
 
@@ -126,4 +135,14 @@ def _tuning(finding: Finding) -> list[str]:
     for (axis, end), because in tuning.on_edge.items():
         names = " and ".join(finding.label(name) for name in because)
         said.append(f"The best {axis_name(axis)} of {names} still lies on the edge, {tuning.grid[axis][end]:.3g}.")
-    return [" ".join(said)]
+    if not tuning.extensions:
+        return [" ".join(said)]
+    rows = [
+        [final.method.label, *map(unescape, cells)]
+        for final, cells in zip(finding.finals, growth(finding, tuning), strict=True)
+    ]
+    return [
+        " ".join(said),
+        "What the growth of the grid changed, the best trials:",
+        _table(growth_head(finding, tuning), rows),
+    ]

@@ -98,8 +98,9 @@ def titled(finding: Finding, metric: str) -> str:
 
 
 def tuned_axes(finding: Finding) -> list[str]:
-    """What is tuned for any of the methods."""
-    return list(dict.fromkeys(name for final in finding.finals for name in final.values))
+    """What is tuned for any of the methods; a store does not keep the order that a spec has."""
+    order = {name: place for place, name in enumerate(_AXES)}
+    return sorted({name for one in finding.finals for name in one.values}, key=lambda n: (order.get(n, len(order)), n))
 
 
 def _summary(finding: Finding) -> str:
@@ -160,7 +161,29 @@ def _tuning(finding: Finding, tuning: Tuning) -> str:
         for (axis, end), names in tuning.on_edge.items()
     ]
     items = "".join(f"<p>{note}</p>" for note in notes)
+    if tuning.extensions:
+        named = [_name(finding, final.method.name) for final in finding.finals]
+        rows = (("", [name, *cells]) for name, cells in zip(named, growth(finding, tuning), strict=True))
+        items += table("What the growth of the grid changed: the best trials.", growth_head(finding, tuning), rows)
     return items + "".join(_trials(finding, final, tuning) for final in finding.finals)
+
+
+def growth_head(finding: Finding, tuning: Tuning) -> list[str]:
+    """Over the cells of :func:`growth`."""
+    metric = finding.metric_name(finding.spec.tuning.metric if finding.spec.tuning else "valid_loss")
+    axes = list(dict.fromkeys(axis_name(extension.axis) for extension in tuning.extensions))
+    return ["method", *(f"{what}, {when}" for when in ("first grid", "grown grid") for what in (metric, *axes))]
+
+
+def growth(finding: Finding, tuning: Tuning) -> list[list[str]]:
+    """For each method the best trial of the first grid and of the grown one: metric, and values of the grown axes."""
+    axes = list(dict.fromkeys(extension.axis for extension in tuning.extensions))
+
+    def cells(trial: Trial) -> list[str]:
+        return [number(trial.mean, 4), *(value_text(trial.values.get(axis, "")) for axis in axes)]
+
+    methods = [final.method for final in finding.finals]
+    return [cells(tuning.best_before(finding.spec, one)) + cells(tuning.best(one.name)) for one in methods]
 
 
 def _times(count: int) -> str:
@@ -168,10 +191,11 @@ def _times(count: int) -> str:
 
 
 _AXES = {
-    "g0": "G0",
-    "beta": "first β",
+    "lr": "lr",
     "dual_lr": "dual lr",
     "lower_lr": "lower lr",
+    "beta": "first β",
+    "g0": "G0",
     "every": "decay every, epochs",
     "factor": "decay factor",
 }
@@ -188,7 +212,7 @@ def _labels(finding: Finding, names: Iterable[str]) -> str:
 
 def _trials(finding: Finding, final: Final, tuning: Tuning) -> str:
     trials = sorted(tuning.trials[final.method.name].values(), key=lambda trial: trial.order)
-    axes = list(final.values)
+    axes = [name for name in tuned_axes(finding) if name in final.values]
 
     def cells(trial: Trial) -> list[str]:
         values = [value_text(trial.values.get(name, "")) for name in axes]

@@ -83,6 +83,17 @@ class Tuning:
         """The trial with the best validation metric."""
         return min(self.trials[method].values(), key=lambda trial: trial.order)
 
+    def best_before(self, spec: Spec, method: Method) -> Trial:
+        """The same among the trials inside the grid that the spec has, as if it had not grown."""
+        grown = {extension.axis for extension in self.extensions}
+        first = {name: values for name, values in axes_of(spec, method).items() if name in grown}
+        inside = [
+            trial
+            for trial in self.trials[method.name].values()
+            if all(min(values) <= trial.values[name] <= max(values) for name, values in first.items())
+        ]
+        return min(inside, key=lambda trial: trial.order)
+
 
 class _Grid(optuna.samplers.GridSampler):
     """Optuna's grid; it does not try to stop a loop that is not Optuna's."""

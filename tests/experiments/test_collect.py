@@ -10,6 +10,7 @@ from semaopt.experiments import collect, figure, markdown, records, report, runs
 from semaopt.experiments.files import OutputError, canonical
 from semaopt.experiments.results import to_json
 from semaopt.experiments.runner import Place
+from semaopt.experiments.section import tuned_axes
 from semaopt.experiments.store import Store
 from semaopt.experiments.workers import Here
 from tests.experiments.tiny import RUNS, Watcher, a_spec, go
@@ -48,6 +49,8 @@ def test_it_comes_back_as_it_was_also_by_other_code(made, monkeypatch):
     assert found.checks[0].lines == results.checks[0].lines
     assert found.notes == ()
     assert page(found).count("<svg") == 3
+    columns = ["lr", "beta", "g0"]  # the store keeps another order
+    assert [tuned_axes(one.findings[0]) for one in (results, found)] == [columns] * 2
 
 
 def copied(out, to, *statements):

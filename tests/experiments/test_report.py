@@ -121,6 +121,25 @@ def test_extensions_and_remaining_edges_are_told(results):
     assert "The best lr of folklore Adam and increasing β + decreasing lr still lies on the edge, 0.0333." in page
 
 
+def test_what_the_growth_of_the_grid_changed_is_shown(results):
+    (finding,) = results.findings
+    before = [finding.tuning.best_before(finding.spec, method) for method in finding.spec.methods]
+    after = [finding.tuning.best(method.name) for method in finding.spec.methods]
+    assert before != after
+    head = "| method | validation loss, first grid | lr, first grid | validation loss, grown grid | lr, grown grid |\n"
+    written = markdown.text(results).partition(head)[2].splitlines()[1:4]
+    numbers = [
+        [number(t.mean, 4), f"{t.values['lr']:.3g}", number(u.mean, 4), f"{u.values['lr']:.3g}"]
+        for t, u in zip(before, after, strict=True)
+    ]
+    assert [line.strip("| ").split(" | ")[1:] for line in written] == numbers
+    assert all("".join(f"<td>{cell}</td>" for cell in row) in render(results) for row in numbers)
+    still = replace(finding, tuning=replace(finding.tuning, extensions=[]))
+    assert "grown grid" not in markdown.text(replace(results, findings=(still,))) + render(
+        replace(results, findings=(still,))
+    )
+
+
 def test_what_diverged_is_called_so(results):
     (finding,) = results.findings
     broken = Result(dict.fromkeys(finding.spec.metrics, [math.nan] * 3), 1.0, "diverged")

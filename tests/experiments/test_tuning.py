@@ -60,6 +60,10 @@ def test_the_grid_grows_for_all_when_one_lies_on_its_edge():
     assert tuning.extensions[0].value == pytest.approx(0.1, rel=1e-5)
     assert budgets(tuning) == {36}
     assert tuning.on_edge == {}
+    before = {method.name: tuning.best_before(DIGITS, method).values["lr"] for method in DIGITS.methods}
+    first = axes_of(DIGITS, DIGITS.methods[0])["lr"]
+    assert before["adam"] == max(first) < tuning.best("adam").values["lr"]
+    assert all(before[name] == tuning.best(name).values["lr"] for name in ("beta", "both"))
 
 
 def test_downwards_too_and_both_axes_at_once():
