@@ -73,7 +73,7 @@ def chosen(spec: str | Path | Spec, scale: str | None, only: Sequence[str]) -> S
     for name in only:
         if name not in names:
             raise SpecError(f"only={name!r}: is no method of {found.name}; {near(name, names)}")
-    study.rehearse(found)
+    study.rehearse(found, only)
     return found
 
 

@@ -10,6 +10,12 @@ from semaopt.experiments.files import OutputError, digest
 from semaopt.experiments.results import Results
 
 
+class BoardError(OutputError):
+    """The folder for TensorBoard cannot be written."""
+
+    option = "--tensorboard"
+
+
 def write(results: Results, folder: Path) -> None:
     """One folder ``experiment/method/seed-digest`` for each run; those that are there already hold the same curves."""
     with warnings.catch_warnings():
@@ -28,6 +34,4 @@ def write(results: Results, folder: Path) -> None:
                                 if math.isfinite(value):
                                     writer.add_scalar(metric, value, epoch)
                 except OSError as error:
-                    raise OutputError(
-                        f"{place}: cannot be written ({error.strerror}); choose another folder"
-                    ) from error
+                    raise BoardError(f"{place}: cannot be written ({error.strerror}); choose another folder") from error

@@ -55,7 +55,7 @@ def told(bar: Bar, command: str, place: str = "--out") -> Iterator[None]:
         bar.say(f"{error}\nAll other runs are kept. To try these again: {command}")
         raise typer.Exit(1) from None
     except OutputError as error:
-        raise typer.BadParameter(str(error), param_hint=place) from error
+        raise typer.BadParameter(str(error), param_hint=error.option or place) from error
     except (SpecError, DataError) as error:
         bar.say(f"Error: {error}")
         raise typer.Exit(2) from None

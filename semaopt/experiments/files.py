@@ -17,6 +17,9 @@ from filelock import FileLock, Timeout
 class OutputError(OSError):
     """The output folder cannot be used; the text says which path and why."""
 
+    option: str | None = None
+    """Of the command line, if it is not the usual one that says where."""
+
 
 def write_whole(path: Path, data: str | bytes) -> None:
     """Write a file so that whoever reads it, at any time, sees the old content or all of the new."""

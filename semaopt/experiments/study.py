@@ -46,9 +46,6 @@ class Study:
     def __init__(self, spec: Spec, runner: Runner, only: Sequence[str] = ()) -> None:
         self.spec, self.runner = spec, runner
         self.methods = [method for method in spec.methods if not only or method.name in only]
-        needing = [method.name for method in self.methods if method.algorithm == peers.PESG]
-        if needing and not peers.installed():
-            raise SpecError(f"{spec.name}: {needing[0]} is LibAUC's PESG, which is not here; {peers.REMEDY}")
         halving = spec.tuning is not None and spec.tuning.pruner == "halving"
         # The company of a vectorised run would change from rung to rung.
         self.together = 1 if halving or runner.place.machine.ranks > 1 else spec.together
@@ -145,11 +142,14 @@ def _is_shipped(spec: Spec) -> bool:
         return False
 
 
-def rehearse(spec: Spec) -> None:
-    """Read the data and build the model once: what does not fit is told before anything runs.
+def rehearse(spec: Spec, only: Sequence[str] = ()) -> None:
+    """Read the data and build the model once: what is missing or does not fit is told before anything is written.
 
     Data that would have to be downloaded are left to the runs.
     """
+    for method in spec.methods:
+        if method.algorithm == peers.PESG and (not only or method.name in only) and not peers.installed():
+            raise SpecError(f"{spec.name}: {method.name} is LibAUC's PESG, which is not here; {peers.REMEDY}")
     if find(spec.data.name).missing(root_folder()):
         return
     content = training.task(spec.data.model_dump())

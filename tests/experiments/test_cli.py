@@ -145,6 +145,11 @@ def test_run_and_tune(call, tmp_path):
     events = list((tmp_path / "board").rglob("events*"))
     assert len(events) == 3
     assert all("mine/both/seed" in str(path) for path in events)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "mine").write_text("a file")
+    status, _, err = call("run", path, "--only", "both", "--out", "there", "--tensorboard", "taken")
+    assert status == 2
+    assert "Invalid value for --tensorboard: taken/mine/both/seed0-" in err
     status, out, err = call("run", path, "--only", "both")
     assert (status, out) == (0, "results/mine/report.html\n")
 

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from semaopt.experiments import methods, peers, reproduction, runs, spec
+from semaopt.experiments import api, methods, peers, reproduction, runs, spec
 from semaopt.experiments.joint import Joint, sides
 from semaopt.experiments.spec_errors import SpecError
-from tests.experiments import tiny
 
 VALUES = {"lr": 0.1, "epoch_decay": 2e-3, "mode": "sgd", "every": 1, "factor": 0.5}
 NAMES = ["peers-a9a", "peers-bace", "peers-bbbp", "peers-ijcnn1"]
@@ -20,7 +19,9 @@ def test_without_libauc_a_spec_is_read_but_not_run(monkeypatch, tmp_path):
     found = spec.load("peers-a9a", "quick")
     assert [method.algorithm for method in found.methods] == ["PESG", "PDSM", "PDAda"]
     with pytest.raises(SpecError, match=r"peers-a9a: pesg is LibAUC's PESG, which is not here; pip install --no-deps"):
-        tiny.go(tmp_path, found)
+        api.run(found, out=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    assert api.chosen(found, None, ["pdsm"]) is found
 
 
 def test_without_libauc_reproduce_leaves_them_out(monkeypatch):
