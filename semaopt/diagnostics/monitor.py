@@ -110,6 +110,7 @@ class Monitor:
         self._gradients: dict[int, Tensor] = {}
         self._before_last: tuple[dict[int, Tensor], list[Tensor]] | None = None
         self._points: dict[int, Tensor] = {}
+        self._skipped = 0
 
     def __enter__(self) -> Monitor:
         if self._handles:
@@ -132,6 +133,7 @@ class Monitor:
 
     def _before(self, *_: Any) -> None:
         if self.t % self.every == 0:
+            self._skipped = getattr(self.optimizer, "skipped_steps", 0)
             if self.full_gradient is not None:
                 self._gradients = measure.gradients(self.optimizer, self.full_gradient)
             # Where x will have moved, and is needed: for the secant, and for a weight decay that is part of the sample.
@@ -175,6 +177,7 @@ class Monitor:
     def _vectors(self, exact: bool) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """Grad F(x_t), v_{t+1} - grad F(x_t), and the noise of the sample, parameter by parameter."""
         gradient, errors, noises = [], [], []
+        skipped = getattr(self.optimizer, "skipped_steps", 0) > self._skipped  # v has not taken this sample
         for group in measure.averaged(self.optimizer):
             for x, m, v in measure.estimates(self.optimizer, group):
                 at = self._points.get(id(x), x)
@@ -187,7 +190,7 @@ class Monitor:
                     noise = None if sample is None else sample - full
                 else:
                     noise = None if sample is None else measure.innovation(group, m, sample, v)
-                if noise is not None and self._sampled:
+                if noise is not None and self._sampled and not skipped:
                     noises.append(noise)
         return gradient, errors, noises
 

@@ -152,6 +152,17 @@ def test_several_groups_and_weight_decay_and_maximize():
     assert m.scaling_bounds == pytest.approx((0.2, 1.0))
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_skipped_sample_is_no_noise(exact):
+    x, optimizer = start(on_nonfinite="skip")
+    with Monitor(optimizer, full_gradient=(lambda: quadratic(x)) if exact else None, every=1) as monitor:
+        for noise in (0.5, 0.5, math.nan, 0.5):
+            advance(x, optimizer, noise)
+    assert optimizer.skipped_steps == 1
+    assert [record.noise is None for record in monitor.history] == [not exact, False, True, False]
+    assert math.isfinite(monitor.sigma2)
+
+
 def test_sigma2_without_a_full_gradient():
     x = torch.nn.Parameter(torch.zeros(50, dtype=torch.float64))
     optimizer = semaopt.ASA([x], lr=0.0, beta=0.99, scaling="shb")
