@@ -25,8 +25,9 @@ def page(results: Results, panels: Mapping[str, Mapping[str, str]], drawn: Mappi
         "<h1>What the runs say about the paper's claims</h1>",
         *([_claims(results.findings)] if results.findings else []),
         _notes(results),
-        *([_checks(results.checks, drawn)] if results.checks else []),
+        *([f'<p><a href="#checks">The theorems</a>: {_passed(results.checks)}.</p>'] if results.checks else []),
         *(section(finding, panels[finding.name]) for finding in results.findings),
+        *([_checks(results.checks, drawn)] if results.checks else []),  # the longest table comes last
         '<h2 id="run">How it was run</h2>',
         _run(results),
     ]
@@ -80,12 +81,16 @@ def _verdict(outcome: str, more: str = "") -> str:
     return f'<span class="{_KINDS.get(outcome, "soft")}">{escape(outcome + more)}</span>'
 
 
+def _passed(checks: Sequence[Check]) -> str:
+    return f"{sum(check.passed for check in checks)} of {len(checks)} checks pass"
+
+
 def _checks(checks: Sequence[Check], drawn: Mapping[str, str]) -> str:
-    passed, count = sum(check.passed for check in checks), sum(len(check.lines) for check in checks)
+    count = sum(len(check.lines) for check in checks)
     rows = [("", _line(check, line)) for check in checks for line in check.lines]
     head = ("check", "claim", "measured", "promised", "margin", "")
     caption = (
-        f"{passed} of {len(checks)} checks pass, {count} claims: bounds and rates of each theorem on problems whose "
+        f"{_passed(checks)}, {count} claims: bounds and rates of each theorem on problems whose "
         "constants are known. A margin is how often what was measured fits into the bound, or the room of an exponent."
     )
     others = [check for check in checks if check.name != _COUNTEREXAMPLE]
