@@ -62,6 +62,7 @@ def test_it_fits_and_can_be_read(browser, report, width, dark):
     browser.ask("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     assert browser.ask("document.documentElement.scrollWidth") == width
     assert browser.ask(WIDE) == []
+    assert browser.ask("(b => b.scrollWidth - b.clientWidth)(document.querySelector('.claims').parentElement)") == 0
     assert browser.ask("document.querySelectorAll('svg').length") == 3
     boxes = browser.ask("[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().width)")
     assert all(250 < box <= width for box in boxes)
