@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from semaopt.checks.figures import COLOURS
 from semaopt.experiments import drawing
@@ -109,6 +109,8 @@ def _draw_shares(axes: Axes, finding: Finding, curves: list[Curves]) -> None:
     if len(found):
         low = float(found.min())
         axes.set_ylim(bottom=max(0.0, low - 0.03 * (100 - low)))
+        bottom, top = axes.get_ylim()
+        axes.set_ylim(top=min(top, 100 + 0.02 * (100 - bottom)))  # a line at 100 is seen, no tick is above it
 
 
 def _band(axes: Axes, k: int, label: str, values: Curves, back: Callable[[Curves], Curves] = np.asarray) -> None:
@@ -126,6 +128,7 @@ def _finish(axes: Axes, finding: Finding, label: str) -> None:
     for epoch in finding.decay_epochs:
         axes.axvline(epoch, color="#888888", linewidth=0.8, linestyle=":")
     axes.set_xlabel("epoch (dotted: rates decay)" if finding.decay_epochs else "epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.set_ylabel(label)
 
 

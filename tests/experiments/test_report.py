@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.figure import Figure
 
 from semaopt.experiments import figure, markdown, report, theorem_figure
 from semaopt.experiments.compare import mean_and_std, number
@@ -138,6 +139,18 @@ def test_what_the_growth_of_the_grid_changed_is_shown(results):
     assert "grown grid" not in markdown.text(replace(results, findings=(still,))) + render(
         replace(results, findings=(still,))
     )
+
+
+def test_epochs_are_whole_and_shares_end_at_one_hundred(results):
+    (finding,) = results.findings
+    near = Result({**finding.finals[0].runs[0].curves, "test_accuracy": [0.99, 0.999, 1.0]}, 1.0)
+    finals = tuple(replace(final, runs=(near,) * 3) for final in finding.finals)
+    axes = Figure().subplots()
+    figure.draw(axes, replace(finding, finals=finals), "test_accuracy")
+    low, high = axes.get_ylim()
+    shown = [tick for tick in axes.get_yticks() if low <= tick <= high]
+    assert high > 100.0 == pytest.approx(max(shown))
+    assert all(tick == round(tick) for tick in axes.get_xticks())
 
 
 def test_what_diverged_is_called_so(results):
