@@ -173,13 +173,15 @@ def test_a_state_that_kept_something_else_is_refused(saved, mine, steps):
     assert any(torch.equal(other._get(mine)[0], at) for at, _ in path) or mine == "average"
 
 
-def test_groups_that_join_later_stood_still_before():
+@pytest.mark.parametrize("read", [True, False])
+def test_groups_that_join_later_stood_still_before(read):
     x, optimizer = problem()
     iterates = semaopt.Iterates(optimizer, seed=1)
     take(x, optimizer, 3)
     y = torch.nn.Parameter(torch.tensor([5.0], dtype=torch.bfloat16))
     optimizer.add_param_group({"params": [y]})
-    assert [len(kept) for kept in (iterates.sampled(), iterates.average(), iterates.estimate())] == [2, 2, 2]
+    if read:  # else the next step finds it
+        assert [len(kept) for kept in (iterates.sampled(), iterates.average(), iterates.estimate())] == [2, 2, 2]
     ys = [y.detach().clone()] * 3
     for _ in range(4):
         ys.append(y.detach().clone())
@@ -191,6 +193,20 @@ def test_groups_that_join_later_stood_still_before():
     iterates.load_state_dict(iterates.state_dict())
     with iterates.use("average"):
         assert not torch.equal(y, ys[0])
+
+
+def test_an_estimate_does_not_outlive_its_tau():
+    x, optimizer = problem()
+    iterates = semaopt.Iterates(optimizer)
+    take(x, optimizer, 1)
+    assert iterates.tracked
+    optimizer.state.clear()
+    x.grad = None
+    while iterates.tau == 0:
+        optimizer.step()  # nothing is averaged any more
+    assert not iterates.tracked
+    with pytest.raises(TypeError, match="no moving average v after step"):
+        iterates.estimate()
 
 
 def test_remove():

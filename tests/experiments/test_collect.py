@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import sqlite3
 
 import pytest
@@ -12,6 +13,7 @@ from semaopt.experiments.results import to_json
 from semaopt.experiments.runner import Place
 from semaopt.experiments.section import tuned_axes
 from semaopt.experiments.store import Store
+from semaopt.experiments.tuning import Extension, Trial, Tuning
 from semaopt.experiments.workers import Here
 from tests.experiments.tiny import RUNS, Watcher, a_spec, go
 
@@ -80,6 +82,28 @@ def test_a_store_without_records_is_matched_by_configuration(made, tmp_path, mon
     assert (origin.runs, origin.rerun) == (24, "semaopt run tiny --scale paper")
     assert origin.environment["torch"] == made[1].environment["torch"]
     assert found.checks == ()
+
+
+def test_members_of_a_vectorised_run_are_matched_too(tmp_path, monkeypatch):
+    """The company that a run was trained in names the program as well, which has changed."""
+    made = tmp_path / "new", go(tmp_path / "new", a_spec(**SMALL, together=3))
+    monkeypatch.setattr(collect, "shipped", lambda: ["tiny"])
+    monkeypatch.setattr(collect, "load", lambda name, scale: a_spec(**SMALL, together=3))
+    monkeypatch.setattr(runs, "fingerprint", lambda: {"code": "changed"})
+    found = collect.results([copied(made[0], tmp_path / "old", "DROP TABLE records")], "semaopt report")
+    assert lasting(found)["experiments"] == lasting(made[1])["experiments"]
+
+
+def test_trials_come_back_as_they_were():
+    trials = [
+        Trial("pdsm", {"betas": [0.5, 0.9], "lr": 0.1}, (0.75, 0.5), -1, 3),
+        Trial("pdsm", {"lr": 1.0}, (0.25,), 1, None),
+        Trial("pdsm", {"lr": 2.0}, (math.nan,), -1, 1),
+    ]
+    tuning = Tuning({"lr": [0.1, 1.0]}, {"pdsm": {canonical(trial.values): trial for trial in trials}})
+    tuning.extensions, tuning.on_edge = [Extension("lr", 1.0, ("pdsm",))], {("lr", -1): ("pdsm",)}
+    back = records._read_tuning(json.loads(canonical(records._tuning(tuning))))
+    assert repr(back) == repr(tuning)  # NaN is not equal to itself
 
 
 def test_of_two_programs_none_is_mixed(made, tmp_path, monkeypatch):
