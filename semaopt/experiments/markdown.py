@@ -20,6 +20,7 @@ from semaopt.experiments.section import (
     spread_text,
     titled,
     tuned_axes,
+    tuned_for,
     value_text,
 )
 
@@ -126,8 +127,11 @@ def _tuning(finding: Finding) -> list[str]:
         return ["Nothing was tuned."]
     counts = {len(trials) for trials in tuning.trials.values()}
     each = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+    seeds = len(finding.spec.seeds.tuning)
+    halving = ", by successive halving" if options.pruner == "halving" else ""
     said = [
-        f"Tuned on the validation part, {each} trials for each method, {len(finding.spec.seeds.tuning)} tuning seeds."
+        f"Tuned for the {tuned_for(finding)}, {each} trials for each method{halving}, {seeds} tuning "
+        f"seed{'' if seeds == 1 else 's'}."
     ]
     for extension in tuning.extensions:
         names = " and ".join(finding.label(name) for name in extension.because)

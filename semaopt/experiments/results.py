@@ -256,7 +256,7 @@ def _final(final: Final, finding: Finding) -> dict[str, Any]:
     metrics = finding.spec.metrics
     return {
         "label": final.method.label,
-        "tuned": {**final.values, "validation": None if final.chosen is None else final.chosen.mean},
+        "tuned": {**final.values, "metric": None if final.chosen is None else final.chosen.mean},
         "summary": {
             name: dict(zip(("mean", "std"), compare.mean_and_std(final.last(name)), strict=True)) for name in metrics
         },

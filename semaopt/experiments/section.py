@@ -13,7 +13,7 @@ from semaopt.experiments.figure import shown
 from semaopt.experiments.metrics import is_share
 from semaopt.experiments.page import table
 from semaopt.experiments.results import Final, Finding
-from semaopt.experiments.tuning import Trial, Tuning
+from semaopt.experiments.tuning import Trial, Tuning, rungs
 
 
 def section(finding: Finding, panels: Mapping[str, str]) -> str:
@@ -146,8 +146,8 @@ def _tuning(finding: Finding, tuning: Tuning) -> str:
     )
     notes = [
         f"{each} trials for each method, {sampler}, {len(finding.spec.seeds.tuning)} seeds each, none of them a final "
-        f"one. The trial with the best {escape(finding.metric_name(options.metric if options else 'valid_loss'))} "
-        "after the last epoch is chosen. The test set is not looked at. "
+        f"one. The trial with the best {escape(tuned_for(finding))} after the last epoch is chosen; the test set is "
+        f"not looked at. {_halving(finding)}"
         f"An axis grows, for all methods alike and at most {_times(rounds)}, while a best value lies on its edge and "
         "is better than inside by more than the noise of the seeds."
     ]
@@ -168,10 +168,23 @@ def _tuning(finding: Finding, tuning: Tuning) -> str:
     return items + "".join(_trials(finding, final, tuning) for final in finding.finals)
 
 
+def _halving(finding: Finding) -> str:
+    options = finding.spec.tuning
+    if options is None or options.pruner == "none":
+        return ""
+    looks = ", ".join(map(str, rungs(finding.spec.epochs)))
+    return f"After epoch {looks} only the best quarter of a method's trials goes on (successive halving). "
+
+
+def tuned_for(finding: Finding) -> str:
+    """The metric by which trials are chosen, as people call it."""
+    assert finding.spec.tuning is not None  # there are no trials otherwise
+    return finding.metric_name(finding.spec.tuning.metric)
+
+
 def growth_head(finding: Finding, tuning: Tuning) -> list[str]:
     """Over the cells of :func:`growth`."""
-    metric = finding.metric_name(finding.spec.tuning.metric if finding.spec.tuning else "valid_loss")
-    axes = list(dict.fromkeys(axis_name(extension.axis) for extension in tuning.extensions))
+    metric, axes = tuned_for(finding), list(dict.fromkeys(axis_name(extension.axis) for extension in tuning.extensions))
     return ["method", *(f"{what}, {when}" for when in ("first grid", "grown grid") for what in (metric, *axes))]
 
 
@@ -222,7 +235,7 @@ def _trials(finding: Finding, final: Final, tuning: Tuning) -> str:
     seeds = [f"seed {seed}" for seed in finding.spec.seeds.tuning]
     rows = (("chosen" if trial == final.chosen else "", cells(trial)) for trial in trials)
     shown_trials = table(
-        "On the validation part, best first.", (*map(axis_name, axes), "mean", *seeds), rows, sorts=True
+        f"{_capital(tuned_for(finding))}, best first.", (*map(axis_name, axes), "mean", *seeds), rows, sorts=True
     )
     return (
         f"<details><summary>{_name(finding, final.method.name)}: {len(trials)} trials</summary>{shown_trials}</details>"

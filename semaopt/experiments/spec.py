@@ -83,9 +83,10 @@ class Method(_Part):
 
 
 class Tuning(_Part):
-    """How hyper-parameters are chosen, alike for every method, on the validation part alone."""
+    """How hyper-parameters are chosen, alike for every method, never by the test part."""
 
     metric: str
+    """On the validation part; on the training part where the claim is about that."""
     direction: Literal["minimize", "maximize"]
     grid: dict[str, list[Value]] = {}
     """The axes that all methods with such a hyper-parameter share."""

@@ -226,11 +226,11 @@ def _metrics(spec: Spec) -> Iterator[str]:
     if spec.claim.metric not in spec.metrics:
         yield f"claim.metric={spec.claim.metric!r}: is not recorded; {near(spec.claim.metric, spec.metrics)}"
     if spec.tuning is not None:
-        valid = [name for name in known if name.startswith("valid_")]
-        if spec.tuning.metric not in valid:
+        seen = [name for name in known if name.startswith(("valid_", "train_"))]
+        if spec.tuning.metric not in seen:
             yield (
-                f"tuning.metric={spec.tuning.metric!r}: must be measured on the validation part; "
-                f"{near(spec.tuning.metric, valid)}"
+                f"tuning.metric={spec.tuning.metric!r}: must be measured on the validation or the training part; "
+                f"{near(spec.tuning.metric, seen)}"
             )
         for name in spec.tuning.extend:
             values = spec.tuning.grid.get(name, [])

@@ -91,7 +91,7 @@ class Study:
         return [(s.method, point) for s, mine in zip(found, axes, strict=True) for _, point in s.ask(mine, 0)]
 
     def tune(self) -> Tuning:
-        """The tuning table of all methods, from the validation part."""
+        """The tuning table of all methods."""
         options = self.spec.tuning
         assert options is not None  # asked by those who have looked
 

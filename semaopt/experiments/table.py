@@ -96,7 +96,7 @@ def trials(findings: Sequence[tuple[str, Any]]) -> Table:
     for experiment, tuning in findings:
         for method, found in tuning.trials.items():
             for trial in sorted(found.values(), key=lambda trial: trial.order):
-                named = {"experiment": experiment, "method": method, "validation": trial.mean}
+                named = {"experiment": experiment, "method": method, "metric": trial.mean}
                 chosen = {"chosen": trial == tuning.best(method), "pruned": trial.pruned}
                 rows.append({**named, **chosen, **trial.values})
     return Table(tuple(rows))

@@ -1,4 +1,4 @@
-"""Equal tuning: as many trials for each method, chosen by the validation part alone.
+"""Equal tuning: as many trials for each method, chosen by the validation or the training part, never by the test part.
 
 Optuna proposes (its grid, or its tree of Parzen estimators), the store remembers: a study lives in memory, and when
 the work is resumed it is told the same results in the same order, so that it proposes the same again.
@@ -33,7 +33,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 @dataclass(frozen=True)
 class Trial:
-    """One point of one method, and its validation metric for each tuning seed."""
+    """One point of one method, and the metric that is tuned for, from each tuning seed."""
 
     method: str
     values: Point
@@ -80,7 +80,7 @@ class Tuning:
     """Where the best value lies on an edge in the end, of all shared axes: (axis, end) to the methods."""
 
     def best(self, method: str) -> Trial:
-        """The trial with the best validation metric."""
+        """The trial with the best metric."""
         return min(self.trials[method].values(), key=lambda trial: trial.order)
 
     def best_before(self, spec: Spec, method: Method) -> Trial:
@@ -111,6 +111,7 @@ class Search:
         self.sign = 1 if self.options.direction == "minimize" else -1
         self.trials: dict[str, Trial] = {}
         self._study: optuna.Study | None = None
+        self._reached: dict[int, list[float]] = {}
 
     @property
     def by_tree(self) -> bool:
@@ -131,10 +132,7 @@ class Search:
         if self._study is None or not self.by_tree:  # a grid that has grown is a new one; what is known is not rerun
             seed = self.options.seed
             sampler = optuna.samplers.TPESampler(seed=seed) if self.by_tree else _Grid(axes, seed=seed)
-            first = rungs(self.epochs)[0]
-            pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=_REDUCTION)
-            direction = self.options.direction
-            self._study = optuna.create_study(sampler=sampler, pruner=pruner, direction=direction)
+            self._study = optuna.create_study(sampler=sampler, direction=self.options.direction)
         return self._study
 
     def _suggest(self, trial: optuna.Trial, name: str, values: list[Any]) -> Any:
@@ -143,6 +141,18 @@ class Search:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of choices that are lists, which nothing here stores
             return trial.suggest_categorical(name, values)
+
+    def promoted(self, rung: int, means: Sequence[float]) -> list[bool]:
+        """Which of these go on: those that are in the best quarter of all that have ever come to the rung.
+
+        Optuna's own successive halving judges each trial against those before it, and a study of a grid that has grown
+        knows none: it lets the first go on whatever they are.
+        """
+        scores = [self.sign * mean if math.isfinite(mean) else math.inf for mean in means]
+        known = self._reached.setdefault(rung, [])
+        known += scores
+        limit = sorted(known)[math.ceil(len(known) / _REDUCTION) - 1]
+        return [score <= limit and score < math.inf for score in scores]
 
     def tell(self, trial: optuna.Trial, point: Point, measured: tuple[float, ...], pruned: int | None) -> None:
         """What became of a point."""
@@ -155,6 +165,9 @@ class Search:
             self._study.tell(trial, found.mean)
         else:
             self._study.tell(trial, state=TrialState.FAIL)
+
+
+Asked = tuple[Search, optuna.Trial, Point]
 
 
 def rungs(epochs: int) -> list[int]:
@@ -209,7 +222,7 @@ def _search(
             return
 
 
-def _settle(asked: list[tuple[Search, optuna.Trial, Point]], evaluate: Evaluate) -> None:
+def _settle(asked: list[Asked], evaluate: Evaluate) -> None:
     """Evaluate what is not known, rung by rung if it is to be pruned, and tell it."""
     fresh = []
     for search, trial, point in asked:
@@ -222,20 +235,30 @@ def _settle(asked: list[tuple[Search, optuna.Trial, Point]], evaluate: Evaluate)
         return
     epochs, halving = fresh[0][0].epochs, fresh[0][0].options.pruner == "halving"
     for rung in rungs(epochs) if halving else []:
-        left = []
-        for (search, trial, point), measured in zip(fresh, evaluate(_points(fresh), rung), strict=True):
-            mean = sum(measured) / len(measured)
-            trial.report(mean, rung)
-            if math.isfinite(mean) and not trial.should_prune():
-                left.append((search, trial, point))
-            else:
-                search.tell(trial, point, measured, rung)
-        fresh = left
+        fresh = _promoted(fresh, rung, evaluate)
+        if not fresh:
+            return
     for (search, trial, point), measured in zip(fresh, evaluate(_points(fresh), epochs), strict=True):
         search.tell(trial, point, measured, None)
 
 
-def _points(asked: list[tuple[Search, optuna.Trial, Point]]) -> list[tuple[Method, Point]]:
+def _promoted(asked: list[Asked], rung: int, evaluate: Evaluate) -> list[Asked]:
+    """Those that go on from the rung; of the others it is told that they were given up."""
+    left = []
+    reached = list(zip(asked, evaluate(_points(asked), rung), strict=True))
+    for search in dict.fromkeys(one[0] for one in asked):
+        own = [(trial, point, measured) for (by, trial, point), measured in reached if by is search]
+        means = [sum(measured) / len(measured) for *_, measured in own]
+        for (trial, point, measured), mean, goes_on in zip(own, means, search.promoted(rung, means), strict=True):
+            trial.report(mean, rung)  # what tree estimators learn from a trial that is given up
+            if goes_on:
+                left.append((search, trial, point))
+            else:
+                search.tell(trial, point, measured, rung)
+    return left
+
+
+def _points(asked: list[Asked]) -> list[tuple[Method, Point]]:
     return [(search.method, point) for search, _, point in asked]
 
 

@@ -55,7 +55,7 @@ def test_all_figures_are_there():
         ({"model": {"name": "mpl"}}, "model.name='mpl': unknown model; did you mean 'mlp'?"),
         ({"name": "../../etc"}, "name='../../etc': string should match pattern"),
         ({"metrics": ["valid_loss"]}, "metrics[0]='valid_loss': is not measured in final runs"),
-        ({"tuning": {"metric": "test_loss"}}, "tuning.metric='test_loss': must be measured on the validation part"),
+        ({"tuning": {"metric": "test_loss"}}, "tuning.metric='test_loss': must be measured on the validation or the"),
         ({"tuning": {"extend": ["g0"]}}, "tuning.extend: 'g0' must be a shared axis of at least two rising"),
         ({"tuning": {"sampler": "tpe"}}, "tuning.budget: is missing"),
         ({"seeds": {"final": [0, 100]}}, "seeds: [100] are tuning and final seeds"),

@@ -44,7 +44,7 @@ def test_results_hold_all_that_was_measured(undisturbed):
         assert [run["seed"] for run in method["runs"]] == [0, 1, 2]
         assert all(len(run["curves"]["train_loss"]) == 3 for run in method["runs"])
         trials = [trial for trial in found["tuning"]["trials"] if trial["method"] == name]
-        assert method["tuned"]["validation"] == min(trial["mean"] for trial in trials)
+        assert method["tuned"]["metric"] == min(trial["mean"] for trial in trials)
     assert len(found["comparisons"]) == 3 * 3
     assert found["data"]["sizes"] == {"train": 1078, "valid": 359, "test": 360}
 

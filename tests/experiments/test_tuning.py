@@ -1,4 +1,4 @@
-"""Equal budgets, the choice by the validation part, axes that grow for all alike."""
+"""Equal budgets, the choice by one metric, axes that grow for all alike."""
 
 import math
 
@@ -169,6 +169,41 @@ def test_axes_are_those_that_a_method_takes_and_does_not_fix():
     assert axes["pes_adagrad"] == {"lr", "dual_lr", "every", "factor", "g0"}
     assert axes["pdsm"] == {"lr", "dual_lr", "every", "factor", "beta"}
     assert axes["pdada"] == {"lr", "dual_lr", "every", "factor", "beta", "g0"}
+
+
+def halved(best_lr, **changes):
+    """The trials of each method that came to each rung, and the tuning."""
+    options = DIGITS.tuning.model_copy(update={"pruner": "halving", **changes})
+    came = {}
+
+    def evaluate(asked, until):
+        for method, point in asked:
+            came.setdefault((method.name, until), []).append(point["lr"])
+        losses = best_at(best_lr)(asked, until)
+        return [(100.0,) * 3 if point["lr"] < 2e-3 else loss for (_, point), loss in zip(asked, losses, strict=True)]
+
+    return came, tune(DIGITS.model_copy(update={"tuning": options, "epochs": 16}), evaluate)
+
+
+def test_the_best_quarter_goes_on_from_each_rung():
+    came, tuning = halved(1e-2)
+    # Of 27, 7 and 2 the best quarter, rounded up; the two schedules have each lr three times, with equal losses.
+    assert [len(came["adam", rung]) for rung in (1, 4, 16)] == [27, 7, 2]
+    assert [len(came["beta", rung]) for rung in (1, 4, 16)] == [27, 9, 3]
+    assert set(came["beta", 16]) == {1e-2}
+    assert {trial.pruned for trial in tuning.trials["adam"].values()} == {1, 4, None}
+    assert tuning.best("adam").values == {"lr": 1e-2, "g0": 1e-5}
+
+
+def test_trials_of_a_grown_grid_are_judged_with_those_before():
+    """Below 2e-3 all are hopeless: of what is added there no trial goes on."""
+    first, _ = halved(3.3e-3, rounds=0)
+    came, tuning = halved(3.3e-3, rounds=2)
+    assert [extension.axis for extension in tuning.extensions] == ["lr"]
+    added = tuning.extensions[0].value
+    assert added < min(DIGITS.tuning.grid["lr"])
+    assert all(len(came[name, 1]) == 36 for name in NAMES)
+    assert all(came[name, rung] == first[name, rung] for name in ("beta", "both") for rung in (4, 16))
 
 
 def test_rungs_and_extensions():
