@@ -108,7 +108,7 @@ def _draw_shares(axes: Axes, finding: Finding, curves: list[Curves]) -> None:
     found = found[np.isfinite(found)]
     if len(found):
         low = float(found.min())
-        axes.set_ylim(bottom=max(0.0, low - 0.03 * (100 - low)))
+        axes.set_ylim(bottom=max(0.0, min(low - 0.03 * (100 - low), 99.0)))
         bottom, top = axes.get_ylim()
         axes.set_ylim(top=min(top, 100 + 0.02 * (100 - bottom)))  # a line at 100 is seen, no tick is above it
 

@@ -14,9 +14,10 @@ from semaopt.experiments.page import seconds
 from semaopt.experiments.results import Final, Finding, Results
 from semaopt.experiments.section import (
     CLAIMED,
+    GROWTH,
     axis_name,
+    count,
     growth,
-    growth_head,
     spread_text,
     titled,
     tuned_axes,
@@ -127,26 +128,18 @@ def _tuning(finding: Finding) -> list[str]:
         return ["Nothing was tuned."]
     counts = {len(trials) for trials in tuning.trials.values()}
     each = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
-    seeds = len(finding.spec.seeds.tuning)
+    seeds = count(len(finding.spec.seeds.tuning), "tuning seed")
     halving = ", by successive halving" if options.pruner == "halving" else ""
-    said = [
-        f"Tuned for the {tuned_for(finding)}, {each} trials for each method{halving}, {seeds} tuning "
-        f"seed{'' if seeds == 1 else 's'}."
-    ]
+    said = [f"Tuned for the {tuned_for(finding)}, {each} trials for each method{halving}, {seeds}."]
     for extension in tuning.extensions:
         names = " and ".join(finding.label(name) for name in extension.because)
         said.append(f"{axis_name(extension.axis)} {extension.value:.3g} was added for all because of {names}.")
     for (axis, end), because in tuning.on_edge.items():
         names = " and ".join(finding.label(name) for name in because)
         said.append(f"The best {axis_name(axis)} of {names} still lies on the edge, {tuning.grid[axis][end]:.3g}.")
-    if not tuning.extensions:
+    grown = growth(finding, tuning)
+    if grown is None:
         return [" ".join(said)]
-    rows = [
-        [final.method.label, *map(unescape, cells)]
-        for final, cells in zip(finding.finals, growth(finding, tuning), strict=True)
-    ]
-    return [
-        " ".join(said),
-        "What the growth of the grid changed, the best trials:",
-        _table(growth_head(finding, tuning), rows),
-    ]
+    head, cells = grown
+    rows = [[final.method.label, *map(unescape, own)] for final, own in zip(finding.finals, cells, strict=True)]
+    return [" ".join(said), GROWTH, _table(["method", *head], rows)]

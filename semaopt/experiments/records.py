@@ -89,7 +89,8 @@ def _read_tuning(kept: Mapping[str, Any]) -> Tuning:
 
 def _trial(one: Mapping[str, Any]) -> Trial:
     measured = tuple(math.nan if value is None else float(value) for value in one["measured"])
-    return Trial(one["method"], one["values"], measured, one["sign"], one["pruned"])
+    passed = {int(rung): tuple(map(float, values)) for rung, values in one.get("passed", {}).items()}
+    return Trial(one["method"], one["values"], measured, one["sign"], one["pruned"], passed, one.get("round"))
 
 
 def check(content: Mapping[str, Any]) -> Check:

@@ -135,21 +135,21 @@ _PAIRS = (
 
 
 def _tuning(finding: Finding, tuning: Tuning) -> str:
+    options = finding.spec.tuning
+    assert options is not None  # there are no trials otherwise
     budget = {len(trials) for trials in tuning.trials.values()}
     each = f"{min(budget)}" if len(budget) == 1 else f"{min(budget)} to {max(budget)} different"
-    options = finding.spec.tuning
-    rounds = 0 if options is None else options.rounds
     sampler = (
         "the whole grid"
-        if options is None or options.sampler == "grid"
+        if options.sampler == "grid"
         else "the first ten at random, then proposed by tree estimators (TPE)"
     )
     notes = [
-        f"{each} trials for each method, {sampler}, {len(finding.spec.seeds.tuning)} seeds each, none of them a final "
-        f"one. The trial with the best {escape(tuned_for(finding))} after the last epoch is chosen; the test set is "
-        f"not looked at. {_halving(finding)}"
-        f"An axis grows, for all methods alike and at most {_times(rounds)}, while a best value lies on its edge and "
-        "is better than inside by more than the noise of the seeds."
+        f"{each} trials for each method, {sampler}, {count(len(finding.spec.seeds.tuning), 'seed')} each, none of them "
+        f"a final one. The trial with the best {escape(tuned_for(finding))} after the last epoch is chosen; the test "
+        f"set is not looked at. {_halving(finding)}"
+        f"An axis grows, for all methods alike and at most {_times(options.rounds)}, while a best value lies on its "
+        "edge and is better than inside by more than the noise of the seeds."
     ]
     notes += [
         f"The best {axis_name(e.axis)} of {_labels(finding, e.because)} lay on the edge: {axis_name(e.axis)} "
@@ -161,19 +161,32 @@ def _tuning(finding: Finding, tuning: Tuning) -> str:
         for (axis, end), names in tuning.on_edge.items()
     ]
     items = "".join(f"<p>{note}</p>" for note in notes)
-    if tuning.extensions:
+    grown = growth(finding, tuning)
+    if grown is not None:
+        head, rows = grown
         named = [_name(finding, final.method.name) for final in finding.finals]
-        rows = (("", [name, *cells]) for name, cells in zip(named, growth(finding, tuning), strict=True))
-        items += table("What the growth of the grid changed: the best trials.", growth_head(finding, tuning), rows)
+        body = (("", [name, *cells]) for name, cells in zip(named, rows, strict=True))
+        items += table(GROWTH, ("method", *head), body)
     return items + "".join(_trials(finding, final, tuning) for final in finding.finals)
 
 
+def count(number: int, what: str) -> str:
+    """A number of things.
+
+    >>> count(1, "seed"), count(5, "seed")
+    ('1 seed', '5 seeds')
+    """
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def _halving(finding: Finding) -> str:
-    options = finding.spec.tuning
-    if options is None or options.pruner == "none":
+    options, looks = finding.spec.tuning, rungs(finding.spec.epochs)
+    if options is None or options.pruner == "none" or not looks:
         return ""
-    looks = ", ".join(map(str, rungs(finding.spec.epochs)))
-    return f"After epoch {looks} only the best quarter of a method's trials goes on (successive halving). "
+    return (
+        f"By successive halving: from epoch {', '.join(map(str, looks))} a trial goes on only if it is in the best "
+        "quarter of those of its method that have come so far. "
+    )
 
 
 def tuned_for(finding: Finding) -> str:
@@ -182,27 +195,39 @@ def tuned_for(finding: Finding) -> str:
     return finding.metric_name(finding.spec.tuning.metric)
 
 
-def growth_head(finding: Finding, tuning: Tuning) -> list[str]:
-    """Over the cells of :func:`growth`."""
-    metric, axes = tuned_for(finding), list(dict.fromkeys(axis_name(extension.axis) for extension in tuning.extensions))
-    return ["method", *(f"{what}, {when}" for when in ("first grid", "grown grid") for what in (metric, *axes))]
+GROWTH = "What the growth of the grid changed: the best trials before and after it."
 
 
-def growth(finding: Finding, tuning: Tuning) -> list[list[str]]:
-    """For each method the best trial of the first grid and of the grown one: metric, and values of the grown axes."""
+def growth(finding: Finding, tuning: Tuning) -> tuple[list[str], list[list[str]]] | None:
+    """Heads, and for each method the metric and the values of the grown axes of its best trial before and after.
+
+    None if nothing grew, or an older record does not say which trials came first.
+    """
+    methods = [final.method.name for final in finding.finals]
+    before, after = [tuning.best_before(name) for name in methods], [tuning.best(name) for name in methods]
+    if not tuning.extensions or None in before:
+        return None
     axes = list(dict.fromkeys(extension.axis for extension in tuning.extensions))
 
     def cells(trial: Trial) -> list[str]:
-        return [number(trial.mean, 4), *(value_text(trial.values.get(axis, "")) for axis in axes)]
+        return [mean_text(trial), *(value_text(trial.values.get(axis, "")) for axis in axes)]
 
-    methods = [final.method for final in finding.finals]
-    return [cells(tuning.best_before(finding.spec, one)) + cells(tuning.best(one.name)) for one in methods]
+    named = (tuned_for(finding), *map(axis_name, axes))
+    head = [f"{what}, {when}" for when in ("first grid", "grown grid") for what in named]
+    return head, [cells(a) + cells(b) for a, b in zip(before, after, strict=True) if a is not None]
+
+
+def mean_text(trial: Trial) -> str:
+    """Of the metric that is tuned for, and whether the trial came to its end."""
+    note = "" if trial.pruned is None else f" (given up after epoch {trial.pruned})"
+    return number(trial.mean, 4) + note
 
 
 def _times(count: int) -> str:
     return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
+#: As people call them, and in the order of columns.
 _AXES = {
     "lr": "lr",
     "dual_lr": "dual lr",
@@ -229,8 +254,7 @@ def _trials(finding: Finding, final: Final, tuning: Tuning) -> str:
 
     def cells(trial: Trial) -> list[str]:
         values = [value_text(trial.values.get(name, "")) for name in axes]
-        note = [] if trial.pruned is None else [f" (given up after epoch {trial.pruned})"]
-        return [*values, number(trial.mean, 4) + "".join(note), *(number(value, 4) for value in trial.measured)]
+        return [*values, mean_text(trial), *(number(value, 4) for value in trial.measured)]
 
     seeds = [f"seed {seed}" for seed in finding.spec.seeds.tuning]
     rows = (("chosen" if trial == final.chosen else "", cells(trial)) for trial in trials)

@@ -226,12 +226,13 @@ def _metrics(spec: Spec) -> Iterator[str]:
     if spec.claim.metric not in spec.metrics:
         yield f"claim.metric={spec.claim.metric!r}: is not recorded; {near(spec.claim.metric, spec.metrics)}"
     if spec.tuning is not None:
-        seen = [name for name in known if name.startswith(("valid_", "train_"))]
+        # The training part of "cleaning" is measured with its true labels, which are what is looked for.
+        parts = {"valid_": "validation"} | ({} if spec.loss == "cleaning" else {"train_": "training"})
+        seen = [name for name in known if name.startswith(tuple(parts))]
         if spec.tuning.metric not in seen:
-            yield (
-                f"tuning.metric={spec.tuning.metric!r}: must be measured on the validation or the training part; "
-                f"{near(spec.tuning.metric, seen)}"
-            )
+            where = " or the ".join(parts.values())
+            hint = near(spec.tuning.metric, seen)
+            yield f"tuning.metric={spec.tuning.metric!r}: must be measured on the {where} part; {hint}"
         for name in spec.tuning.extend:
             values = spec.tuning.grid.get(name, [])
             numbers = [float(value) for value in values if isinstance(value, (int, float)) and value > 0]

@@ -42,6 +42,10 @@ class Trial:
     """-1 where larger is better."""
     pruned: int | None = None
     """The epoch after which it was given up, if it was."""
+    passed: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    """What was measured at the rungs that it went on from."""
+    round: int | None = 0
+    """How often the grid had grown before; None if that is not known."""
 
     @property
     def mean(self) -> float:
@@ -56,8 +60,18 @@ class Trial:
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Where scores are equal the smaller values come first."""
-        return self.score, *((isinstance(v, (str, list)), v) for _, v in sorted(self.values.items(), reverse=True))
+        """Best first: those that finished, those that were given up, the latest first, those that diverged.
+
+        Where they are equal the smaller values come first.
+        """
+        values = ((isinstance(v, (str, list)), v) for _, v in sorted(self.values.items(), reverse=True))
+        if not math.isfinite(self.mean):
+            return 2, 0, 0.0, *values
+        return int(self.pruned is not None), -(self.pruned or 0), self.sign * self.mean, *values
+
+    def at(self, rung: int | None) -> tuple[float, ...]:
+        """What was measured at a rung, or at the end."""
+        return self.measured if rung is None else self.passed.get(rung, self.measured)
 
 
 @dataclass(frozen=True)
@@ -83,16 +97,12 @@ class Tuning:
         """The trial with the best metric."""
         return min(self.trials[method].values(), key=lambda trial: trial.order)
 
-    def best_before(self, spec: Spec, method: Method) -> Trial:
-        """The same among the trials inside the grid that the spec has, as if it had not grown."""
-        grown = {extension.axis for extension in self.extensions}
-        first = {name: values for name, values in axes_of(spec, method).items() if name in grown}
-        inside = [
-            trial
-            for trial in self.trials[method.name].values()
-            if all(min(values) <= trial.values[name] <= max(values) for name, values in first.items())
-        ]
-        return min(inside, key=lambda trial: trial.order)
+    def best_before(self, method: str) -> Trial | None:
+        """The same as if the grid had not grown; None if it is not known which trials came first."""
+        trials = self.trials[method].values()
+        if any(trial.round is None for trial in trials):
+            return None
+        return min((trial for trial in trials if trial.round == 0), key=lambda trial: trial.order)
 
 
 class _Grid(optuna.samplers.GridSampler):
@@ -112,6 +122,8 @@ class Search:
         self.trials: dict[str, Trial] = {}
         self._study: optuna.Study | None = None
         self._reached: dict[int, list[float]] = {}
+        self._passed: dict[str, dict[int, tuple[float, ...]]] = {}
+        self.round = 0
 
     @property
     def by_tree(self) -> bool:
@@ -142,22 +154,28 @@ class Search:
             warnings.simplefilter("ignore", UserWarning)  # of choices that are lists, which nothing here stores
             return trial.suggest_categorical(name, values)
 
-    def promoted(self, rung: int, means: Sequence[float]) -> list[bool]:
-        """Which of these go on: those that are in the best quarter of all that have ever come to the rung.
+    def promoted(self, rung: int, reached: Sequence[tuple[Point, tuple[float, ...]]]) -> list[bool]:
+        """Which of these go on: those in the best quarter of all that have ever come to the rung.
 
         Optuna's own successive halving judges each trial against those before it, and a study of a grid that has grown
         knows none: it lets the first go on whatever they are.
         """
+        means = [sum(measured) / len(measured) for _, measured in reached]
         scores = [self.sign * mean if math.isfinite(mean) else math.inf for mean in means]
         known = self._reached.setdefault(rung, [])
         known += scores
         limit = sorted(known)[math.ceil(len(known) / _REDUCTION) - 1]
-        return [score <= limit and score < math.inf for score in scores]
+        found = [score <= limit and score < math.inf for score in scores]
+        for (point, measured), goes_on in zip(reached, found, strict=True):
+            if goes_on:
+                self._passed.setdefault(canonical(point), {})[rung] = measured
+        return found
 
     def tell(self, trial: optuna.Trial, point: Point, measured: tuple[float, ...], pruned: int | None) -> None:
         """What became of a point."""
-        found = Trial(self.method.name, point, measured, self.sign, pruned)
-        self.trials[canonical(point)] = found
+        key = canonical(point)
+        found = Trial(self.method.name, point, measured, self.sign, pruned, self._passed.get(key, {}), self.round)
+        self.trials.setdefault(key, found)  # what is known is told again where a grid has grown
         assert self._study is not None  # it was asked before
         if pruned is not None:
             self._study.tell(trial, state=TrialState.PRUNED)
@@ -173,13 +191,13 @@ Asked = tuple[Search, optuna.Trial, Point]
 def rungs(epochs: int) -> list[int]:
     """The epochs after which successive halving looks.
 
-    >>> rungs(60)
-    [3, 12, 48]
+    >>> rungs(60), rungs(1)
+    ([3, 12, 48], [])
     """
     found = [max(1, epochs // _REDUCTION**2)]
     while found[-1] * _REDUCTION < epochs:
         found.append(found[-1] * _REDUCTION)
-    return [epoch for epoch in found if epoch < epochs] or [1]
+    return [epoch for epoch in found if epoch < epochs]
 
 
 def tune(spec: Spec, evaluate: Evaluate, only: Sequence[Method] | None = None) -> Tuning:
@@ -200,6 +218,8 @@ def tune(spec: Spec, evaluate: Evaluate, only: Sequence[Method] | None = None) -
             tuning.grid[axis] = extended(tuning.grid[axis], end)
             tuning.extensions.append(Extension(axis, tuning.grid[axis][end], because))
         budget = math.ceil((options.budget or 0) / len(options.grid[options.extend[0]]))
+        for search in searches:
+            search.round = grown + 1
     numbers = [name for name, values in tuning.grid.items() if all(map(is_number, values))]
     tuning.on_edge = _edges(searches, axes, numbers)
     return tuning
@@ -248,9 +268,9 @@ def _promoted(asked: list[Asked], rung: int, evaluate: Evaluate) -> list[Asked]:
     reached = list(zip(asked, evaluate(_points(asked), rung), strict=True))
     for search in dict.fromkeys(one[0] for one in asked):
         own = [(trial, point, measured) for (by, trial, point), measured in reached if by is search]
-        means = [sum(measured) / len(measured) for *_, measured in own]
-        for (trial, point, measured), mean, goes_on in zip(own, means, search.promoted(rung, means), strict=True):
-            trial.report(mean, rung)  # what tree estimators learn from a trial that is given up
+        found = search.promoted(rung, [(point, measured) for _, point, measured in own])
+        for (trial, point, measured), goes_on in zip(own, found, strict=True):
+            trial.report(sum(measured) / len(measured), rung)  # tree estimators learn from a trial that is given up
             if goes_on:
                 left.append((search, trial, point))
             else:
@@ -306,13 +326,14 @@ def binding(
         others = [t for t in trials.values() if not _at_end(t.values[axis], values, end, by_range)]
         if not others:
             return True
-        inner = min(others, key=lambda trial: (-(trial.pruned or math.inf), trial.sign * trial.mean))
-    gains = [best.sign * (a - b) for a, b in zip(inner.measured, best.measured, strict=True)]
+        inner = min(others, key=lambda trial: trial.order)
+    compared = best.at(inner.pruned)  # after as many epochs
+    gains = [best.sign * (a - b) for a, b in zip(inner.measured, compared, strict=True)]
     gain, spread = mean_and_std(gains)
     if not math.isfinite(gain):
         return True
     noise = 0.0 if math.isnan(spread) else 2 * spread / math.sqrt(len(gains))
-    return gain > max(noise, 0.01 * abs(best.mean))
+    return gain > max(noise, 0.01 * abs(mean_and_std(compared)[0]))
 
 
 def _at_end(value: float, values: Sequence[float], end: int, by_range: bool) -> bool:

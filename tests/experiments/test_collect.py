@@ -96,7 +96,7 @@ def test_members_of_a_vectorised_run_are_matched_too(tmp_path, monkeypatch):
 
 def test_trials_come_back_as_they_were():
     trials = [
-        Trial("pdsm", {"betas": [0.5, 0.9], "lr": 0.1}, (0.75, 0.5), -1, 3),
+        Trial("pdsm", {"betas": [0.5, 0.9], "lr": 0.1}, (0.75, 0.5), -1, 3, {1: (0.5, 0.25)}, 1),
         Trial("pdsm", {"lr": 1.0}, (0.25,), 1, None),
         Trial("pdsm", {"lr": 2.0}, (math.nan,), -1, 1),
     ]
@@ -104,6 +104,10 @@ def test_trials_come_back_as_they_were():
     tuning.extensions, tuning.on_edge = [Extension("lr", 1.0, ("pdsm",))], {("lr", -1): ("pdsm",)}
     back = records._read_tuning(json.loads(canonical(records._tuning(tuning))))
     assert repr(back) == repr(tuning)  # NaN is not equal to itself
+    older = json.loads(canonical(records._tuning(tuning)))
+    for trial in older["trials"]["pdsm"]:
+        del trial["passed"], trial["round"]
+    assert records._read_tuning(older).best_before("pdsm") is None
 
 
 def test_of_two_programs_none_is_mixed(made, tmp_path, monkeypatch):

@@ -124,7 +124,7 @@ def test_extensions_and_remaining_edges_are_told(results):
 
 def test_what_the_growth_of_the_grid_changed_is_shown(results):
     (finding,) = results.findings
-    before = [finding.tuning.best_before(finding.spec, method) for method in finding.spec.methods]
+    before = [finding.tuning.best_before(method.name) for method in finding.spec.methods]
     after = [finding.tuning.best(method.name) for method in finding.spec.methods]
     assert before != after
     head = "| method | validation loss, first grid | lr, first grid | validation loss, grown grid | lr, grown grid |\n"
@@ -135,22 +135,40 @@ def test_what_the_growth_of_the_grid_changed_is_shown(results):
     ]
     assert [line.strip("| ").split(" | ")[1:] for line in written] == numbers
     assert all("".join(f"<td>{cell}</td>" for cell in row) in render(results) for row in numbers)
-    still = replace(finding, tuning=replace(finding.tuning, extensions=[]))
-    assert "grown grid" not in markdown.text(replace(results, findings=(still,))) + render(
-        replace(results, findings=(still,))
+    unknown = {
+        name: {key: replace(trial, round=None) for key, trial in trials.items()}
+        for name, trials in finding.tuning.trials.items()
+    }
+    for change in ({"extensions": []}, {"trials": unknown}):
+        still = replace(results, findings=(replace(finding, tuning=replace(finding.tuning, **change)),))
+        assert "grown grid" not in markdown.text(still) + render(still)
+
+
+def test_successive_halving_is_told(results):
+    (finding,) = results.findings
+    assert "halving" not in render(results) + markdown.text(results)
+    options = finding.spec.tuning.model_copy(update={"pruner": "halving"})
+    for epochs, said in ((16, "from epoch 1, 4 a trial goes on"), (1, None)):
+        spec = finding.spec.model_copy(update={"tuning": options, "epochs": epochs})
+        page = render(replace(results, findings=(replace(finding, spec=spec),)))
+        assert ("successive halving" in page) == (said is not None)
+        assert said is None or said in page
+    assert "trials for each method, by successive halving, 2 tuning seeds." in markdown.text(
+        replace(results, findings=(replace(finding, spec=spec),))
     )
 
 
 def test_epochs_are_whole_and_shares_end_at_one_hundred(results):
     (finding,) = results.findings
-    near = Result({**finding.finals[0].runs[0].curves, "test_accuracy": [0.99, 0.999, 1.0]}, 1.0)
-    finals = tuple(replace(final, runs=(near,) * 3) for final in finding.finals)
-    axes = Figure().subplots()
-    figure.draw(axes, replace(finding, finals=finals), "test_accuracy")
-    low, high = axes.get_ylim()
-    shown = [tick for tick in axes.get_yticks() if low <= tick <= high]
-    assert high > 100.0 == pytest.approx(max(shown))
-    assert all(tick == round(tick) for tick in axes.get_xticks())
+    for curve in ([0.99, 0.999, 1.0], [1.0, 1.0, 1.0]):
+        near = Result({**finding.finals[0].runs[0].curves, "test_accuracy": curve}, 1.0)
+        finals = tuple(replace(final, runs=(near,) * 3) for final in finding.finals)
+        axes = Figure().subplots()
+        figure.draw(axes, replace(finding, finals=finals), "test_accuracy")
+        low, high = axes.get_ylim()
+        shown = [tick for tick in axes.get_yticks() if low <= tick <= high]
+        assert high > 100.0 == pytest.approx(max(shown))
+        assert all(tick == round(tick) for tick in axes.get_xticks())
 
 
 def test_what_diverged_is_called_so(results):

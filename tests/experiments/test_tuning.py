@@ -60,7 +60,7 @@ def test_the_grid_grows_for_all_when_one_lies_on_its_edge():
     assert tuning.extensions[0].value == pytest.approx(0.1, rel=1e-5)
     assert budgets(tuning) == {36}
     assert tuning.on_edge == {}
-    before = {method.name: tuning.best_before(DIGITS, method).values["lr"] for method in DIGITS.methods}
+    before = {name: tuning.best_before(name).values["lr"] for name in NAMES}
     first = axes_of(DIGITS, DIGITS.methods[0])["lr"]
     assert before["adam"] == max(first) < tuning.best("adam").values["lr"]
     assert all(before[name] == tuning.best(name).values["lr"] for name in ("beta", "both"))
@@ -112,10 +112,10 @@ def test_an_edge_binds_when_it_gets_better_towards_it(inner, binds, sign):
 
 
 def test_what_was_given_up_is_compared_by_how_good_it_was_and_how_long_it_lasted():
-    def trial(lr, value, pruned=None):
-        return Trial("pdada", {"lr": lr}, (value,), -1, pruned)
+    def trial(lr, value, pruned=None, passed=()):
+        return Trial("pdada", {"lr": lr}, (value,), -1, pruned, dict(passed))
 
-    edge = trial(0.1, 0.80)
+    edge = trial(0.1, 0.95, passed=[(3, (0.7,)), (12, (0.80,))])  # at epoch 12 it was as good as the close one
     close, poor, early = trial(0.01, 0.795, 12), trial(0.001, 0.10, 12), trial(0.002, 0.99, 3)
     trials = {canonical(t.values): t for t in (edge, close, poor, early)}
     assert binding(trials, [0.001, 0.002, 0.01, 0.1], "lr", HIGH) is False
@@ -206,6 +206,47 @@ def test_trials_of_a_grown_grid_are_judged_with_those_before():
     assert all(came[name, rung] == first[name, rung] for name in ("beta", "both") for rung in (4, 16))
 
 
+def test_halving_does_not_make_a_gentle_slope_an_edge():
+    """Losses fall with the epochs, and hardly with lr: that none inside came to the end is no reason to grow."""
+    spec = specs.load("figure1-bbbp", "small")
+
+    def evaluate(asked, until):
+        return [((1 + 1e-6 * math.log(point["lr"])) * 2 / until,) for _, point in asked]
+
+    tuning = tune(spec, evaluate)
+    assert tuning.extensions == []
+    assert tuning.best("adam").passed.keys() == {3, 12, 48}
+
+
+def test_halving_among_proposals_of_tree_estimators():
+    spec = specs.load("figure2-bbbp", "small")
+    seen = {}
+
+    def evaluate(asked, until):
+        for method, point in asked:
+            seen.setdefault((method.name, until), []).append(point["lr"])
+        return [(1 - 0.1 * abs(math.log10(point["lr"] / 3e-3)),) for _, point in asked]
+
+    tuning = tune(spec.model_copy(update={"tuning": spec.tuning.model_copy(update={"rounds": 0})}), evaluate)
+    for method in spec.methods:
+        first, middle, last = (seen.get((method.name, rung), []) for rung in (1, 4, 24))
+        assert len(first) == 16 > len(middle) >= len(last) >= 1
+        best = min(first, key=lambda lr: abs(math.log10(lr / 3e-3)))
+        assert best in middle
+        assert tuning.best(method.name).values["lr"] == best
+
+
+def test_where_all_that_went_on_diverge_the_next_best_is_chosen():
+    spec = specs.load("figure1-bbbp", "small")
+
+    def evaluate(asked, until):
+        return [(math.nan if until > 3 else 1 / point["lr"],) for _, point in asked]
+
+    tuning = tune(spec.model_copy(update={"tuning": spec.tuning.model_copy(update={"rounds": 0})}), evaluate)
+    chosen = tuning.best("beta")
+    assert (chosen.values["lr"], chosen.pruned) == (1e-3, 3)  # nine with 1e-2 went on
+
+
 def test_rungs_and_extensions():
-    assert [rungs(epochs) for epochs in (1, 3, 8, 16, 60)] == [[1], [1], [1, 4], [1, 4], [3, 12, 48]]
+    assert [rungs(epochs) for epochs in (1, 3, 8, 16, 60)] == [[], [1], [1, 4], [1, 4], [3, 12, 48]]
     assert extended([1e-3, 1e-2], LOW) == [1e-4, 1e-3, 1e-2]
