@@ -1,6 +1,6 @@
 # make reproduce   the experiments in small and their report (minutes)
-# make test        lint, types, the tests that take seconds
-# make test-slow   the tests that take longer: killed sweeps, compiled steps, endurance, all theorem checks
+# make test        lint, types, all tests but the slow ones
+# make test-slow   the slow ones: compiled steps, endurance, all theorem checks, whole commands killed, the examples
 # make docs        the documentation, into site/
 # Each makes its own .venv and installs what it needs.
 

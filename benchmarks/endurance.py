@@ -31,6 +31,7 @@ from semaopt.hypergradient import Neumann
 from tests.common.registry import METHODS, Method, Problem, bilevel, compose, descend
 
 BLOCKS = 100  # in each tenth; a block is timed as one
+SERIES = ("SBMA", "BSA", "TTSA", "StocBiO")  # their inverse is the usual one, a Neumann series of ten terms
 
 
 class Endured(NamedTuple):
@@ -68,7 +69,7 @@ def smallest(method: Method, terms: int | None) -> Callable[[int], object]:
     """
     x = torch.nn.Parameter(torch.tensor(1.0))
     y = torch.nn.Parameter(torch.tensor(0.5))
-    options = {} if terms is None else {"inverse": Neumann(terms=terms)}
+    options = {"inverse": Neumann(terms=terms)} if terms is not None and str(method) in SERIES else {}
     optimizer = method.build([x], [] if method.advance is compose else [y], lr=1e-3, **options)
     step: Callable[..., object] = optimizer.step  # what it takes depends on the method
     if method.advance is bilevel:
@@ -135,10 +136,12 @@ def main() -> int:
         "--fixed", action="store_true", help="the same gradients in every step, where a method takes any"
     )
     parser.add_argument("--smallest", action="store_true", help="one number a side, and no random samples")
-    parser.add_argument("--terms", type=int, help="with --smallest: of the Neumann series, for methods that take one")
+    parser.add_argument("--terms", type=int, help=f"with --smallest: of the Neumann series of {', '.join(SERIES)}")
     parser.add_argument("--megabytes", type=float, default=8.0)
     parser.add_argument("--factor", type=float, default=1.5)
     given = parser.parse_args()
+    if given.terms is not None and not given.smallest:
+        parser.error("--terms goes with --smallest")
     methods = [m for m in METHODS if not given.only or any(str(m).startswith(name) for name in given.only)]
     if not methods:
         parser.error(f"--only {' '.join(given.only)}: no such method; there are {', '.join(map(str, METHODS))}")

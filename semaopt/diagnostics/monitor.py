@@ -263,7 +263,7 @@ class Monitor:
     @property
     def sigma2(self) -> float | None:
         """The average of |O - grad F|^2; without a full gradient of |O - v_t|^2, which adds the tracking error to
-        it. None for SBMA.
+        it. None for SBMA; samples that ``on_nonfinite`` left out do not count.
         """
         known = self._known("noise")
         return sum(known) / len(known) if known else None

@@ -148,4 +148,5 @@ def tune(spec: str | Path | Spec, scale: str | None = None, out: str | Path = "r
         with study.opened(place) as store:
             one = study.Study(found, Runner(store, who, watch, place), only)
             one.announce()
-            return table.trials([(found.name, one.tune())])
+            assert found.tuning is not None  # checked above
+            return table.trials(found.name, found.tuning.metric, one.tune())

@@ -169,7 +169,9 @@ def _replayed(
         unfinished[name] = f"{name}: is no shipped spec and {folder} holds no record of it; semaopt run it again there"
     else:
         go_on = f"semaopt run {name} --scale {scale} --out {folder}"
-        unfinished[name] = f"{name}: is not finished in {folder}, and left out; to go on: {go_on}"
+        unfinished[name] = (
+            f"{name}: is not finished in {folder} by the rules of this version, and left out; to go on: {go_on}"
+        )
 
 
 def _shipped(name: str) -> list[Spec]:

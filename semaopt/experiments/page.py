@@ -59,10 +59,9 @@ summary { cursor: pointer; margin: .6rem 0; }
   th, td { padding-right: .6rem; }
   .claims thead { display: none; }
   .claims tr { display: grid; grid-template-columns: 1fr auto; border-bottom: 1px solid var(--line); }
-  .claims tr th { grid-column: 1 / -1; }
-  .claims tr th, .claims td { border: 0; padding: .1rem 0; white-space: normal; }
+  .claims tr th { grid-column: 1 / -1; border: 0; padding: 1.1rem 0 .1rem; }
+  .claims td { border: 0; padding: .1rem 0; white-space: normal; }
   .claims td.text { min-width: 0; padding-right: .6rem; }
-  .claims tr th { padding-top: 1.1rem; }
   .claims td:nth-child(2) { text-align: right; }
   .claims td:nth-child(3) { text-align: left; }
   .claims td:nth-child(4):not(:empty)::after { content: " dev."; color: var(--soft); } }

@@ -16,7 +16,7 @@ from semaopt.experiments.spec import Method, Spec
 from semaopt.experiments.store import Result
 from semaopt.experiments.tuning import Trial, Tuning
 
-FORMAT = 3
+FORMAT = 4
 _PARTS = {"train": "training", "valid": "validation", "test": "test"}
 _WORDS = {"auc": "AUC", "ap": "average precision"}
 _BOUNDS = {"s_min": "smallest s", "s_median": "median s", "s_max": "largest s"}
@@ -256,7 +256,8 @@ def _final(final: Final, finding: Finding) -> dict[str, Any]:
     metrics = finding.spec.metrics
     return {
         "label": final.method.label,
-        "tuned": {**final.values, "metric": None if final.chosen is None else final.chosen.mean},
+        "tuned": dict(final.values),
+        "tuning_metric": None if final.chosen is None else final.chosen.mean,
         "summary": {
             name: dict(zip(("mean", "std"), compare.mean_and_std(final.last(name)), strict=True)) for name in metrics
         },

@@ -40,7 +40,7 @@ class Run:
     """A name for people; it is not part of the key."""
     method: str
     purpose: Purpose
-    """A tuning run is judged on the validation part, a final one on the test part; neither sees the other."""
+    """A tuning run does not see the test part, a final one not the validation part."""
     seed: int
     training: Mapping[str, Any]
     """Data, model, loss, batch, epochs and metrics."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from semaopt.experiments.compare import mean_and_std, number
 from semaopt.experiments.results import Finding, Results
+from semaopt.experiments.tuning import Tuning
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,12 @@ def _summary(finding: Finding) -> Iterator[dict[str, Any]]:
         yield {"experiment": finding.name, "method": final.method.label, **spreads, **final.values}
 
 
-def trials(findings: Sequence[tuple[str, Any]]) -> Table:
-    """One row for each tuning trial, best first, of (experiment, tuning) pairs."""
+def trials(experiment: str, metric: str, tuning: Tuning) -> Table:
+    """One row for each tuning trial, best first; ``metric`` is what is tuned for."""
     rows = []
-    for experiment, tuning in findings:
-        for method, found in tuning.trials.items():
-            for trial in sorted(found.values(), key=lambda trial: trial.order):
-                named = {"experiment": experiment, "method": method, "metric": trial.mean}
-                chosen = {"chosen": trial == tuning.best(method), "pruned": trial.pruned}
-                rows.append({**named, **chosen, **trial.values})
+    for method, found in tuning.trials.items():
+        for trial in sorted(found.values(), key=lambda trial: trial.order):
+            named = {"experiment": experiment, "method": method, metric: trial.mean}
+            chosen = {"chosen": trial == tuning.best(method), "pruned": trial.pruned}
+            rows.append({**named, **chosen, **trial.values})
     return Table(tuple(rows))

@@ -136,7 +136,7 @@ def test_run_and_tune(call, tmp_path):
     status, out, err = call("tune", path, "--only", "both", "--out", "there")
     assert status == 0
     assert "mine at scale paper: Tiny" in err
-    assert out.splitlines()[0] == "| experiment | method | metric | chosen | pruned | lr | g0 | beta |"
+    assert out.splitlines()[0] == "| experiment | method | valid_loss | chosen | pruned | lr | g0 | beta |"
     assert len(out.splitlines()) == 2 + 9
     assert out.count("| True |") == 1
     status, out, err = call("run", path, "--only", "both", "--out", "there", "--tensorboard", "board")

@@ -152,3 +152,10 @@ def test_whatever_stands_there_it_is_a_spec_or_an_error_that_says_why(place, val
     at[place[-1]] = value
     with contextlib.suppress(SpecError):  # anything else is a traceback
         assert spec.build(raw).batch == 512
+
+
+def test_cleaning_is_not_tuned_by_the_labels_it_looks_for():
+    raw = spec.load("bilevel-digits", "quick").model_dump()
+    raw["tuning"]["metric"] = "train_accuracy"
+    with pytest.raises(SpecError, match=r"tuning.metric='train_accuracy': must be measured on the validation part"):
+        spec.build(raw)
