@@ -45,6 +45,8 @@ def verdict(finding: Finding) -> Verdict:
 def tally(findings: Sequence[Finding]) -> str:
     """How many of all comparisons came out, in words."""
     rows = [row for finding in findings for row in verdict(finding).rows if row.outcome != "measured"]
+    if not rows:
+        return "Nothing is compared here"
     counts = {kind: sum(row.outcome == kind for row in rows) for kind in dict.fromkeys(row.outcome for row in rows)}
     return f"Of {len(rows)} comparisons " + ", ".join(
         f"{counts[kind]} {words}" for kind, words in _TALLY.items() if kind in counts

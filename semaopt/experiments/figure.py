@@ -1,4 +1,4 @@
-"""The figure: two recorded metrics against epochs, mean and spread over the seeds."""
+"""The figure: recorded metrics against epochs, mean and spread over the seeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from semaopt.checks.figures import COLOURS
 from semaopt.experiments import drawing
-from semaopt.experiments.metrics import is_share
+from semaopt.experiments.metrics import BOUNDS, is_share
 from semaopt.experiments.results import Finding
 
 Curves = npt.NDArray[np.float64]
@@ -33,22 +33,24 @@ class Drawing:
     png: bytes
 
 
-def shown(finding: Finding) -> tuple[str, str]:
-    """The two metrics that are drawn: that of the claim, and the last other one."""
+def shown(finding: Finding) -> list[str]:
+    """The metrics that are drawn: that of the claim and the last other one; for a claim about s all of s."""
     claimed = finding.spec.claim.metric
+    if claimed in BOUNDS:
+        return [metric for metric in BOUNDS if metric in finding.spec.metrics]
     others = [metric for metric in finding.spec.metrics if metric != claimed]
-    return claimed, (others or [claimed])[-1]
+    return [claimed, *others[-1:]]
 
 
 def whole(finding: Finding) -> Drawing:
-    """Both panels under the headline."""
+    """All panels under the headline."""
     return Drawing(
         drawing.standalone(drawing.element(_whole(finding, drawing.INK))), drawing.png(_whole(finding, "black"))
     )
 
 
 def _whole(finding: Finding, ink: str) -> Figure:
-    metrics = list(dict.fromkeys(shown(finding)))
+    metrics = shown(finding)
     with drawing.style(ink):
         figure = drawing.blank((10, 4.9), ink)
         axes = figure.subplots(1, len(metrics), squeeze=False)[0]
@@ -66,7 +68,7 @@ def _whole(finding: Finding, ink: str) -> Figure:
 def panels(finding: Finding) -> dict[str, str]:
     """Each panel as an SVG for a page: without background, in the page's text colour, its ids its own."""
     found = {}
-    for metric in dict.fromkeys(shown(finding)):
+    for metric in shown(finding):
         with drawing.style(drawing.INK):
             figure = drawing.blank((5.2, 3.9), drawing.INK)
             axes = figure.subplots()

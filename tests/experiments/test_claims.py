@@ -96,3 +96,4 @@ def test_a_claim_without_an_order_is_measured():
 def test_the_tally_counts_comparisons_not_figures():
     both = [finding(beta=0.5, both=0.7), finding(order=())]
     assert claims.tally(both) == "Of 3 comparisons 2 came out as claimed, 1 came out the other way"
+    assert claims.tally([]) == "Nothing is compared here"

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from semaopt.experiments import runs, study, training
+from semaopt.experiments import figure, runs, study, training
 from semaopt.experiments.files import OutputError, canonical, owned
 from semaopt.experiments.results import to_json
 from semaopt.experiments.runner import RunsError
@@ -195,7 +195,7 @@ def test_figure_three_measures_bounds(tmp_path):
         for name, label, scaling in (("adam", "Adam", "adam"), ("bound", "AdaBound", "adabound"))
     ]
     claim = {"text": "Bounded.", "metric": "s_max", "order": []}
-    raw = {"methods": methods, "claim": claim, "metrics": ["s_min", "s_max"], "together": 2}
+    raw = {"methods": methods, "claim": claim, "metrics": ["s_max", "s_min", "train_loss"], "together": 2}
     spec = study.Spec.model_validate({**a_spec().model_dump(exclude={"tuning"}), **raw})
     (finding,) = go(tmp_path, spec).findings
     assert finding.tuning is None
@@ -203,3 +203,4 @@ def test_figure_three_measures_bounds(tmp_path):
     assert finding.final("bound").last("s_max") == pytest.approx([1000] * 3)
     assert "the largest s after the last epoch runs from 1000 (AdaBound) to 1.0e+07 (Adam)" in finding.headline
     assert all(math.isfinite(value) for value in finding.final("adam").last("s_min"))
+    assert figure.shown(finding) == ["s_min", "s_max"]
