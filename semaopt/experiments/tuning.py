@@ -313,6 +313,8 @@ def binding(
 ) -> bool:
     """Whether the best trial lies on this end of ``axis`` and is better than inside by 1% and by more than its noise.
 
+    1% is of the loss, or of what a share that is maximized lacks to 1: an AUC of 0.905 instead of 0.900 is 5% better.
+
     Inside is the neighbour that differs in nothing else, or, if that was not tried, the best of all others. The noise
     is two standard errors of the paired difference over the tuning seeds: below some G0 nothing changes any more, and
     which of two equal values is best is a matter of luck.
@@ -333,7 +335,8 @@ def binding(
     if not math.isfinite(gain):
         return True
     noise = 0.0 if math.isnan(spread) else 2 * spread / math.sqrt(len(gains))
-    return gain > max(noise, 0.01 * abs(mean_and_std(compared)[0]))
+    mean = mean_and_std(compared)[0]
+    return gain > max(noise, 0.01 * abs(mean if best.sign > 0 else 1 - mean))
 
 
 def _at_end(value: float, values: Sequence[float], end: int, by_range: bool) -> bool:

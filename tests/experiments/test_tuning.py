@@ -103,8 +103,12 @@ def test_no_trial_is_done_twice():
 @pytest.mark.parametrize("sign", [1, -1])
 def test_an_edge_binds_when_it_gets_better_towards_it(inner, binds, sign):
     on_edge, inside = {"lr": 0.1, "g0": 1e-7}, {"lr": 0.01, "g0": 1e-7}
-    best = Trial("adam", on_edge, tuple(sign * x for x in (1.0, 1.0, 1.0)), sign)
-    other = Trial("adam", inside, tuple(sign * x for x in inner), sign)
+
+    def measured(losses):  # or an AUC that lacks a tenth of them to 1
+        return tuple(loss if sign > 0 else 1 - 0.1 * loss for loss in losses)
+
+    best = Trial("adam", on_edge, measured((1.0, 1.0, 1.0)), sign)
+    other = Trial("adam", inside, measured(inner), sign)
     trials = {canonical(on_edge): best, canonical(inside): other}
     assert binding(trials, [0.01, 0.1], "lr", HIGH) is binds
     assert binding(trials, [0.01, 0.1], "lr", LOW) is False
@@ -116,7 +120,7 @@ def test_what_was_given_up_is_compared_by_how_good_it_was_and_how_long_it_lasted
         return Trial("pdada", {"lr": lr}, (value,), -1, pruned, dict(passed))
 
     edge = trial(0.1, 0.95, passed=[(3, (0.7,)), (12, (0.80,))])  # at epoch 12 it was as good as the close one
-    close, poor, early = trial(0.01, 0.795, 12), trial(0.001, 0.10, 12), trial(0.002, 0.99, 3)
+    close, poor, early = trial(0.01, 0.799, 12), trial(0.001, 0.10, 12), trial(0.002, 0.99, 3)
     trials = {canonical(t.values): t for t in (edge, close, poor, early)}
     assert binding(trials, [0.001, 0.002, 0.01, 0.1], "lr", HIGH) is False
     del trials[canonical(close.values)]
