@@ -136,7 +136,7 @@ def _tuning(finding: Finding) -> list[str]:
         said.append(f"{axis_name(extension.axis)} {extension.value:.3g} was added for all because of {names}.")
     for (axis, end), because in tuning.on_edge.items():
         names = " and ".join(finding.label(name) for name in because)
-        said.append(f"The best {axis_name(axis)} of {names} still lies on the edge, {tuning.grid[axis][end]:.3g}.")
+        said.append(f"The best {axis_name(axis)} of {names} still lies on the edge, {tuning.edge(axis, end):.3g}.")
     grown = growth(finding, tuning)
     if grown is None:
         return [" ".join(said)]

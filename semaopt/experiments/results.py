@@ -274,7 +274,7 @@ def _tuning(tuning: Tuning) -> dict[str, Any]:
         "trials_per_method": {name: len(trials) for name, trials in tuning.trials.items()},
         "extensions": [asdict(extension) for extension in tuning.extensions],
         "still_on_edge": [
-            {"axis": axis, "value": tuning.grid[axis][end], "methods": names}
+            {"axis": axis, "value": tuning.edge(axis, end), "methods": names}
             for (axis, end), names in tuning.on_edge.items()
         ],
         "trials": [

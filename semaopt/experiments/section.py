@@ -157,7 +157,7 @@ def _tuning(finding: Finding, tuning: Tuning) -> str:
         for e in tuning.extensions
     ]
     notes += [
-        f"The best {axis_name(axis)} of {_labels(finding, names)} still lies on the edge, {tuning.grid[axis][end]:.3g}."
+        f"The best {axis_name(axis)} of {_labels(finding, names)} still lies on the edge, {tuning.edge(axis, end):.3g}."
         for (axis, end), names in tuning.on_edge.items()
     ]
     items = "".join(f"<p>{note}</p>" for note in notes)

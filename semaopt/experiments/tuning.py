@@ -93,6 +93,11 @@ class Tuning:
     on_edge: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     """Where the best value lies on an edge in the end, of all shared axes: (axis, end) to the methods."""
 
+    def edge(self, axis: str, end: int) -> float:
+        """The lowest or the highest value of an axis of numbers, in whatever order the grid has them."""
+        value: float = sorted(self.grid[axis])[end]
+        return value
+
     def best(self, method: str) -> Trial:
         """The trial with the best metric."""
         return min(self.trials[method].values(), key=lambda trial: trial.order)

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from semaopt.experiments import figure, markdown, report, theorem_figure
 from semaopt.experiments.compare import mean_and_std, number
+from semaopt.experiments.results import to_json
 from semaopt.experiments.store import Result
 from tests.experiments.tiny import AUC, a_spec, go
 
@@ -117,9 +118,14 @@ def test_the_tables_in_markdown_say_where_it_was_run(results):
 
 def test_extensions_and_remaining_edges_are_told(results):
     (finding,) = results.findings
-    tuning = replace(finding.tuning, on_edge={("lr", -1): ("adam", "both")})
-    page = render(replace(results, findings=(replace(finding, tuning=tuning),)))
-    assert "The best lr of folklore Adam and increasing β + decreasing lr still lies on the edge, 0.0333." in page
+    falling = {"lr": finding.tuning.grid["lr"][::-1]}
+    for grid in (finding.tuning.grid, falling):
+        tuning = replace(finding.tuning, grid=grid, on_edge={("lr", -1): ("adam", "both")})
+        told = replace(results, findings=(replace(finding, tuning=tuning),))
+        said = "The best lr of folklore Adam and increasing β + decreasing lr still lies on the edge, 0.0333."
+        assert said in render(told)
+        assert said in markdown.text(told)
+        assert to_json(told)["experiments"]["tiny"]["tuning"]["still_on_edge"][0]["value"] == 0.0333333
 
 
 def test_what_the_growth_of_the_grid_changed_is_shown(results):
