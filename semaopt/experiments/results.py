@@ -175,7 +175,8 @@ class Finding:
         order, metric = self.order, self.spec.claim.metric
         what = f"Final {self.metric_name(metric)}"
         if len(order) < 2:
-            means = (compare.number(compare.mean_and_std(final.last(metric))[0]) for final in self.finals)
+            digits = 4 if is_share(metric) else 2  # shares are close to each other
+            means = (compare.number(compare.mean_and_std(final.last(metric))[0], digits) for final in self.finals)
             found = ", ".join(f"{final.method.label} {mean}" for final, mean in zip(self.finals, means, strict=True))
             return f"{what}: {found}; means over {len(self.seeds)} seeds"
         first = [self.compare(metric, name, order[0]) for name in order[1:]]

@@ -93,6 +93,18 @@ def test_a_claim_without_an_order_is_measured():
     assert "runs from 0.50 (increasing β) to 1.0" in verdict.rows[0].statement
 
 
+def test_shares_are_told_with_digits_enough_to_tell_them_apart():
+    spec = a_spec(claim={"text": "More.", "metric": "test_accuracy", "order": [], "beats": {"both": ["adam"]}})
+    finals = tuple(
+        Final(method, None, (Result({"test_accuracy": [share]}, 0.0),) * 3)
+        for method, share in zip(spec.methods, (0.90781, 0.90774, 1.0), strict=True)
+    )
+    said = Finding(spec, {}, finals, None, ORIGIN).evidence
+    assert "folklore Adam 0.9078, increasing β 0.9077, increasing β + decreasing lr 1.000; means over 3 seeds" in said
+    losses = finding(order=(), beats={"both": ["adam"]}).evidence
+    assert "folklore Adam 1.0, increasing β 1.0" in losses
+
+
 def test_the_tally_counts_comparisons_not_figures():
     both = [finding(beta=0.5, both=0.7), finding(order=())]
     assert claims.tally(both) == "Of 3 comparisons 2 came out as claimed, 1 came out the other way"
