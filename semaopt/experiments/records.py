@@ -13,7 +13,7 @@ from semaopt.experiments.files import canonical
 from semaopt.experiments.results import Final, Finding, Origin
 from semaopt.experiments.spec import Spec
 from semaopt.experiments.store import Store
-from semaopt.experiments.tuning import Extension, Trial, Tuning
+from semaopt.experiments.trials import Extension, Trial, Tuning
 
 STUDY, CHECK = "study", "check"
 

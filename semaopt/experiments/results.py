@@ -14,7 +14,7 @@ from semaopt.experiments.compare import Comparison
 from semaopt.experiments.metrics import is_share
 from semaopt.experiments.spec import Method, Spec
 from semaopt.experiments.store import Result
-from semaopt.experiments.tuning import Trial, Tuning
+from semaopt.experiments.trials import Trial, Tuning
 
 FORMAT = 4
 _PARTS = {"train": "training", "valid": "validation", "test": "test"}

@@ -172,7 +172,7 @@ _NOT_COMPUTING = frozenset(
         *("compare.py", "engine_ray.py", "figure.py", "files.py", "report.py", "results.py", "runs.py", "runner.py"),
         *("spec.py", "spec_errors.py", "store.py", "study.py", "table.py", "tuning.py", "workers.py", "board.py"),
         *("api.py", "claims.py", "collect.py", "console.py", "drawing.py", "markdown.py", "page.py", "records.py"),
-        *("reproduction.py", "section.py", "show.py", "theorem_figure.py", "theorems.py", "check.py"),
+        *("reproduction.py", "section.py", "show.py", "theorem_figure.py", "theorems.py", "trials.py", "check.py"),
     }
 )
 

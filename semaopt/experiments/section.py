@@ -13,7 +13,8 @@ from semaopt.experiments.figure import shown
 from semaopt.experiments.metrics import is_share
 from semaopt.experiments.page import table
 from semaopt.experiments.results import Final, Finding
-from semaopt.experiments.tuning import Trial, Tuning, rungs
+from semaopt.experiments.trials import Trial, Tuning
+from semaopt.experiments.tuning import rungs
 
 
 def section(finding: Finding, panels: Mapping[str, str]) -> str:

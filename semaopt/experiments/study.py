@@ -34,7 +34,7 @@ from semaopt.experiments.spec import FIGURES, Method, Spec, load, shipped
 from semaopt.experiments.spec_errors import SpecError, axes_of
 from semaopt.experiments.store import Store
 from semaopt.experiments.theorems import Parts, Theorems
-from semaopt.experiments.tuning import Point, Trial, Tuning
+from semaopt.experiments.trials import Point, Trial, Tuning
 from semaopt.experiments.workers import Engine
 
 STORE = "runs.sqlite"

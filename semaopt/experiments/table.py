@@ -9,7 +9,7 @@ from typing import Any
 
 from semaopt.experiments.compare import mean_and_std, number
 from semaopt.experiments.results import Finding, Results
-from semaopt.experiments.tuning import Tuning
+from semaopt.experiments.trials import Tuning
 
 
 @dataclass(frozen=True)

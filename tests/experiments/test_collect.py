@@ -13,7 +13,7 @@ from semaopt.experiments.results import to_json
 from semaopt.experiments.runner import Place
 from semaopt.experiments.section import tuned_axes
 from semaopt.experiments.store import Store
-from semaopt.experiments.tuning import Extension, Trial, Tuning
+from semaopt.experiments.trials import Extension, Trial, Tuning
 from semaopt.experiments.workers import Here
 from tests.experiments.tiny import RUNS, Watcher, a_spec, go
 

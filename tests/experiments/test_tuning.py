@@ -7,7 +7,8 @@ import pytest
 from semaopt.experiments import spec as specs
 from semaopt.experiments.files import canonical
 from semaopt.experiments.spec_errors import axes_of
-from semaopt.experiments.tuning import Trial, binding, extended, rungs, tune
+from semaopt.experiments.trials import Trial
+from semaopt.experiments.tuning import binding, extended, rungs, tune
 from tests.experiments.tiny import AUC, a_spec
 
 LOW, HIGH = (0, -1)
