@@ -96,6 +96,7 @@ def test_no_trial_is_done_twice():
     ("inner", "binds"),
     [
         ((1.2, 1.2, 1.2), True),
+        ((1.05, 1.05, 1.05), True),
         ((1.005, 1.005, 1.005), False),  # less than 1%
         ((1.5, 0.9, 1.05), False),  # better by luck
         ((math.nan, 1.0, 1.0), True),
