@@ -3,7 +3,7 @@
     python examples/own_scaling.py
 
 A scaling says what u is in x <- x - lr v / (sqrt(u) + g0). This one takes the mean of the squared gradients of a whole
-tensor: one number for each weight matrix instead of one for each weight, and no memory to speak of.
+tensor: one number for each weight matrix instead of one for each weight.
 Needs scikit-learn (pip install 'semaopt[experiments]').
 """
 
@@ -23,7 +23,7 @@ class PerTensor:
 
     beta2: float = 0.999
     g0: float = 1e-7
-    buffers = ("u",)  # kept for each parameter, shaped like it, zero before the first step
+    buffers = ("u",)  # kept for each parameter, shaped like it (all its entries are equal), zero before the first step
 
     def update_(self, m, seen):
         gamma = 1.0 if seen.t == 0 else 1 - self.beta2

@@ -11,6 +11,14 @@ from torch import Tensor
 
 #: How far a fitted exponent may lie above the theorem's: the theorems are about T -> infinity.
 SLACK = 0.1
+#: How far below 0 it may lie where a theorem says that nothing shrinks.
+FLAT = SLACK / 2
+#: What the column of margins means, for reports.
+MARGIN = (
+    "The margin of a bound is the bound over what was measured together with half of its 95% interval. A fitted "
+    f"exponent, with half of its interval, may lie above the promised one by {SLACK:g} (where nothing is to shrink, "
+    f"below it by {FLAT:g}), for the theorems are about T to infinity; its margin is what is left of that."
+)
 #: Two-sided 95% of a normal distribution.
 _Z = 1.96
 
@@ -133,7 +141,7 @@ def rate(
 def flat(claim: str, x: Sequence[float], samples: Sequence[Tensor]) -> Line:
     """The converse: without averaging nothing shrinks, the exponent and the lower end of its interval are about 0."""
     fitted, half = slope(x, samples)
-    room = fitted - half + SLACK / 2
+    room = fitted - half + FLAT
     return Line(claim, fitted, 0.0, f"{room:+.2f}", bool(room >= 0), f"+-{half:.2g}, from {x[0]:g} to {x[-1]:g}")
 
 

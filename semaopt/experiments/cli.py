@@ -33,13 +33,29 @@ def _main(
         typer.echo(context.get_help())
 
 
+_SPEC = Annotated[str, typer.Argument(metavar="SPEC", help="A TOML file, or the name of a shipped spec.")]
+_SCALE = Annotated[str | None, typer.Option(help="One of the file's scales; else the file as it stands.")]
+_OUT = Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write; else results/NAME.")]
+_ONLY = Annotated[list[str] | None, typer.Option(metavar="METHOD", help="Only this method; may be given again.")]
+_ENGINE = Annotated[str, typer.Option(help="Who does the runs: local or ray.")]
+_ADDRESS = Annotated[str | None, typer.Option(help="Of a Ray cluster; else one is started here.")]
+_WORKERS = Annotated[int | None, typer.Option(min=0, max=1024, help="Processes; 0: this one. Else one a core.")]
+_DEVICE = Annotated[str, typer.Option(help="Where models are: cpu, cuda, cuda:1.")]
+_DTYPE = Annotated[str, typer.Option(help="float32, float64 or bfloat16.")]
+_SECONDS = Annotated[float, typer.Option(min=0.0, help="Seconds between checkpoints of a run.")]
+_BOARD = Annotated[Path | None, typer.Option(metavar="DIR", help="Write TensorBoard scalars of the final runs.")]
+
+
 @app.command()
-def reproduce(
+def reproduce(  # noqa: PLR0917  # typer makes options of them
     scale: Annotated[str, typer.Option(help="How large: quick (minutes), small (hours), paper.")] = "quick",
     only: Annotated[
         str | None, typer.Option(metavar="NAME", help="checks, a figure, or a group: figure1, bilevel, ...")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write; else results/SCALE.")] = None,
+    workers: _WORKERS = None,
+    device: _DEVICE = "cpu",
+    dtype: _DTYPE = "float32",
 ) -> None:
     """Every theorem check and every figure, then the report.
 
@@ -54,14 +70,14 @@ def reproduce(
         one_of("--only", only, reproduction.names())
     command, bar = start()
     out = Path("results", scale) if out is None else out
-    writable(out)
     with told(bar, command):
+        machine = api.machine(device, dtype, ranks.current())
+        writable(out)
         parts = reproduction.select(scale, only)
         for note in parts.notes:
             bar.say(note)
-        with api.engine("local", api.cores(), None, ranks.current()) as engine:
-            place = Place(out, api.machine("cpu", "float32", ranks.current()))
-            results = study.conduct(parts.specs, place, engine, bar, command=command, parts=parts)
+        with api.engine("local", workers, None, ranks.current()) as engine:
+            results = study.conduct(parts.specs, Place(out, machine), engine, bar, command=command, parts=parts)
         study.write(results, out)
     conclude(bar, results, out)
     if not all(check.passed for check in results.checks):
@@ -98,19 +114,6 @@ def report(
         writable(target)
         study.write(results, target)
     typer.echo(target / "report.html")
-
-
-_SPEC = Annotated[str, typer.Argument(metavar="SPEC", help="A TOML file, or the name of a shipped spec.")]
-_SCALE = Annotated[str | None, typer.Option(help="One of the file's scales; else the file as it stands.")]
-_OUT = Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write; else results/NAME.")]
-_ONLY = Annotated[list[str] | None, typer.Option(metavar="METHOD", help="Only this method; may be given again.")]
-_ENGINE = Annotated[str, typer.Option(help="Who does the runs: local or ray.")]
-_ADDRESS = Annotated[str | None, typer.Option(help="Of a Ray cluster; else one is started here.")]
-_WORKERS = Annotated[int | None, typer.Option(min=0, max=1024, help="Processes; 0: this one. Else one a core.")]
-_DEVICE = Annotated[str, typer.Option(help="Where models are: cpu, cuda, cuda:1.")]
-_DTYPE = Annotated[str, typer.Option(help="float32, float64 or bfloat16.")]
-_SECONDS = Annotated[float, typer.Option(min=0.0, help="Seconds between checkpoints of a run.")]
-_BOARD = Annotated[Path | None, typer.Option(metavar="DIR", help="Write TensorBoard scalars of the final runs.")]
 
 
 def _go(do: Callable[..., Any], spec: str, out: Path | None, options: dict[str, Any]) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import unescape
 
 from semaopt.checks.figures import slug
+from semaopt.checks.result import MARGIN
 from semaopt.checks.result import Result as Check
 from semaopt.experiments import claims
 from semaopt.experiments.compare import CONFIDENCE
@@ -75,7 +76,7 @@ def _checks(checks: Sequence[Check]) -> list[str]:
     pictures = [
         f"![{check.figure.message}](check-{slug(check.name)}.svg)" for check in checks if check.name == "counterexample"
     ]
-    return ["## The theorems", f"{passed} of {len(checks)} checks pass.", _table(head, rows), *pictures]
+    return ["## The theorems", f"{passed} of {len(checks)} checks pass. {MARGIN}", _table(head, rows), *pictures]
 
 
 def _figure(finding: Finding) -> list[str]:

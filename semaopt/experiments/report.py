@@ -7,7 +7,7 @@ from html import escape
 
 from semaopt.checks.figures import caption as check_caption
 from semaopt.checks.figures import title as check_title
-from semaopt.checks.result import Line
+from semaopt.checks.result import MARGIN, Line
 from semaopt.checks.result import Result as Check
 from semaopt.experiments import claims
 from semaopt.experiments.compare import CONFIDENCE
@@ -91,7 +91,7 @@ def _checks(checks: Sequence[Check], drawn: Mapping[str, str]) -> str:
     head = ("check", "claim", "measured", "promised", "margin", "")
     caption = (
         f"{_passed(checks)}, {count} claims: bounds and rates of each theorem on problems whose "
-        "constants are known. A margin is how often what was measured fits into the bound, or the room of an exponent."
+        f"constants are known. {MARGIN}"
     )
     others = [check for check in checks if check.name != _COUNTEREXAMPLE]
     example = "".join(_drawn(check, drawn) for check in checks if check.name == _COUNTEREXAMPLE)

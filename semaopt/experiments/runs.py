@@ -31,6 +31,15 @@ class Machine:
     ranks: int = 1
     """Processes that train one model together; they change the order of sums."""
 
+    def options(self) -> list[str]:
+        """Those of the command line that are not the default.
+
+        >>> Machine("cuda", "float64").options(), Machine().options()
+        (['--device cuda', '--dtype float64'], [])
+        """
+        named = {"--device": (self.device, Machine.device), "--dtype": (self.dtype, Machine.dtype)}
+        return [f"{name} {value}" for name, (value, usual) in named.items() if value != usual]
+
 
 @dataclass(frozen=True)
 class Run:

@@ -96,6 +96,7 @@ class Tuning(_Part):
     extend: list[str] = []
     """Axes that grow by a value, for all methods, while the best value of one lies on the edge."""
     rounds: int = Field(default=2, ge=0, le=20)
+    """How often they may."""
     pruner: Literal["none", "halving"] = "none"
     seed: Seed = 0
 

@@ -111,7 +111,8 @@ class Study:
         found, finals = self.work()
         self.runner.clean(list(self.touched.values()))
         keys = [run.key for unit in self.touched.values() for run in unit.runs]
-        again = f"semaopt run {self.spec.name} --scale {self.spec.scale}" if _is_shipped(self.spec) else command
+        place = "".join(f" {option}" for option in self.runner.place.machine.options())
+        again = f"semaopt run {self.spec.name} --scale {self.spec.scale}{place}" if _is_shipped(self.spec) else command
         origin = Origin(command, again, environment(), *self.runner.times(keys))
         facts = training.task(self.spec.data.model_dump()).describe()
         finding = Finding(self.spec, facts, finals, found, origin)

@@ -85,6 +85,15 @@ def test_reproduce_ends_with_the_path_of_the_report(call):
 
 
 @pytest.mark.usefixtures("_tiny")
+def test_reproduce_says_where_it_computed(call, monkeypatch):
+    monkeypatch.setattr(study, "_is_shipped", lambda spec: True)
+    for device, command in (((), "--scale paper"), (("--dtype", "float64"), "--scale paper --dtype float64")):
+        _, out, err = call("reproduce", "--only", "figure1-digits", *device)
+        assert f"{RUNS} runs done, 0 reused" in err  # in other numbers they are other runs
+        assert f"<code>semaopt run figure1-digits {command}</code>" in Path(out.strip()).read_text()
+
+
+@pytest.mark.usefixtures("_tiny")
 def test_reproduce_does_all_it_can_and_nothing_twice(call, monkeypatch):
     status, out, err = call("reproduce")
     assert (status, out) == (0, "results/quick/report.html\n")
@@ -284,6 +293,7 @@ def _saddle():
     [
         (("reproduce", "--scale", "huge"), "'huge' is unknown; there is: quick, small, paper"),
         (("reproduce", "--only", "cifar"), "'cifar' is unknown; there is: checks, figure1"),
+        (("reproduce", "--device", "tpu"), "device='tpu': cannot be used here"),
         (("report",), "Missing argument 'DIR...'"),
         (("report", "file"), "file: is no result folder, it holds no runs.sqlite; give a folder that semaopt"),
         (("report", "a", "b"), "2 folders are joined; say where to write"),
