@@ -30,6 +30,7 @@ from semaopt.experiments.files import finite, owned, write_whole
 from semaopt.experiments.results import Final, Finding, Origin, Results, Session, to_json
 from semaopt.experiments.runner import Place, Runner, Watch
 from semaopt.experiments.runs import Run, Unit, environment, make
+from semaopt.experiments.section import count
 from semaopt.experiments.spec import FIGURES, Method, Spec, load, shipped
 from semaopt.experiments.spec_errors import SpecError, axes_of
 from semaopt.experiments.store import Store
@@ -96,9 +97,9 @@ class Study:
         assert options is not None  # asked by those who have looked
 
         def evaluate(asked: list[tuple[Method, Point]], until: int) -> list[tuple[float, ...]]:
-            each = len(asked) // len(self.methods)
+            methods = count(len({method.name for method, _ in asked}), "method")
             after = "" if until == self.spec.epochs else f", to epoch {until}"
-            self.runner.watch.say(f"{self.spec.name}: {len(asked)} tuning trials, about {each} for each method{after}")
+            self.runner.watch.say(f"{self.spec.name}: {count(len(asked), 'tuning trial')} of {methods}{after}")
             results = self.runner.results(self.tuning_units(asked, until))
             seeds = len(self.spec.seeds.tuning)
             values = [result.last(options.metric) for result in results]
