@@ -181,8 +181,9 @@ def count(number: int, what: str) -> str:
 
 
 def _halving(finding: Finding) -> str:
-    options, looks = finding.spec.tuning, rungs(finding.spec.epochs)
-    if options is None or options.pruner == "none" or not looks:
+    options = finding.spec.tuning
+    looks = [] if options is None or options.pruner == "none" else rungs(finding.spec.epochs, options.first_look)
+    if not looks:
         return ""
     return (
         f"By successive halving: from epoch {', '.join(map(str, looks))} a trial goes on only if it is in the best "

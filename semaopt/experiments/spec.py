@@ -98,6 +98,8 @@ class Tuning(_Part):
     rounds: int = Field(default=2, ge=0, le=20)
     """How often they may."""
     pruner: Literal["none", "halving"] = "none"
+    first_look: int | None = Field(default=None, ge=1, le=100_000)
+    """The epoch after which halving first gives trials up; else a sixteenth of all. Early values may mislead it."""
     seed: Seed = 0
 
 

@@ -109,7 +109,7 @@ def check(spec: Spec, where: str) -> None:
         *(text for k, method in enumerate(spec.methods) for text in _method(spec, method, f"methods[{k}]")),
     ]
     if not problems:
-        problems = [*_metrics(spec), *_budget(spec)]
+        problems = [*_metrics(spec), *_budget(spec), *_halving(spec)]
     if problems:
         raise SpecError("\n".join(f"{where}: {text}" for text in problems[:_SHOWN]))
 
@@ -238,6 +238,17 @@ def _metrics(spec: Spec) -> Iterator[str]:
             numbers = [float(value) for value in values if isinstance(value, (int, float)) and value > 0]
             if len(values) < 2 or len(numbers) < len(values) or numbers != sorted(set(numbers)):
                 yield f"tuning.extend: {name!r} must be a shared axis of at least two rising positive numbers to grow"
+
+
+def _halving(spec: Spec) -> Iterator[str]:
+    first = None if spec.tuning is None else spec.tuning.first_look
+    if spec.tuning is None or first is None:
+        return
+    if spec.tuning.pruner != "halving":
+        yield f"tuning.first_look={first}: only successive halving looks; add pruner = 'halving', or leave it out"
+    elif first >= spec.epochs:
+        remedy = max(1, spec.epochs // 4)
+        yield f"tuning.first_look={first}: must come before the last epoch, {spec.epochs}; try {remedy}"
 
 
 def _budget(spec: Spec) -> Iterator[str]:

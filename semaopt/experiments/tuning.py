@@ -113,13 +113,13 @@ class Search:
 Asked = tuple[Search, optuna.Trial, Point]
 
 
-def rungs(epochs: int) -> list[int]:
+def rungs(epochs: int, first: int | None = None) -> list[int]:
     """The epochs after which successive halving looks.
 
-    >>> rungs(60), rungs(1)
-    ([3, 12, 48], [])
+    >>> rungs(60), rungs(60, first=15), rungs(1)
+    ([3, 12, 48], [15], [])
     """
-    found = [max(1, epochs // _REDUCTION**2)]
+    found = [max(1, epochs // _REDUCTION**2) if first is None else first]
     while found[-1] * _REDUCTION < epochs:
         found.append(found[-1] * _REDUCTION)
     return [epoch for epoch in found if epoch < epochs]
@@ -178,8 +178,8 @@ def _settle(asked: list[Asked], evaluate: Evaluate) -> None:
             search.tell(trial, point, known.measured, known.pruned)
     if not fresh:
         return
-    epochs, halving = fresh[0][0].epochs, fresh[0][0].options.pruner == "halving"
-    for rung in rungs(epochs) if halving else []:
+    epochs, options = fresh[0][0].epochs, fresh[0][0].options
+    for rung in rungs(epochs, options.first_look) if options.pruner == "halving" else []:
         fresh = _promoted(fresh, rung, evaluate)
         if not fresh:
             return

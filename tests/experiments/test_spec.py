@@ -58,6 +58,11 @@ def test_all_figures_are_there():
         ({"tuning": {"metric": "test_loss"}}, "tuning.metric='test_loss': must be measured on the validation or the"),
         ({"tuning": {"extend": ["g0"]}}, "tuning.extend: 'g0' must be a shared axis of at least two rising"),
         ({"tuning": {"sampler": "tpe"}}, "tuning.budget: is missing"),
+        ({"tuning": {"first_look": 2}}, "tuning.first_look=2: only successive halving looks"),
+        (
+            {"epochs": 8, "tuning": {"first_look": 8, "pruner": "halving"}},
+            "tuning.first_look=8: must come before the last epoch, 8; try 2",
+        ),
         ({"seeds": {"final": [0, 100]}}, "seeds: [100] are tuning and final seeds"),
         ({"seeds": {"final": [1, 1]}}, "seeds.final=[1, 1]: has a seed twice"),
         ({"claim": {"order": [], "beats": {"both": ["bet"]}}}, "claim.beats: 'bet' is no method; did you mean 'beta'?"),

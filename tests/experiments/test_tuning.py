@@ -201,6 +201,12 @@ def test_the_best_quarter_goes_on_from_each_rung():
     assert tuning.best("adam").values == {"lr": 1e-2, "g0": 1e-5}
 
 
+def test_nothing_is_given_up_before_the_first_look():
+    came, tuning = halved(1e-2, first_look=6)
+    assert {rung for _, rung in came} == {6, 16}
+    assert {trial.pruned for trial in tuning.trials["adam"].values()} == {6, None}
+
+
 def test_trials_of_a_grown_grid_are_judged_with_those_before():
     """Below 2e-3 all are hopeless: of what is added there no trial goes on."""
     first, _ = halved(3.3e-3, rounds=0)
@@ -235,10 +241,10 @@ def test_halving_among_proposals_of_tree_estimators():
 
     tuning = tune(spec.model_copy(update={"tuning": spec.tuning.model_copy(update={"rounds": 0})}), evaluate)
     for method in spec.methods:
-        first, middle, last = (seen.get((method.name, rung), []) for rung in (1, 4, 24))
-        assert len(first) == 16 > len(middle) >= len(last) >= 1
+        first, last = (seen.get((method.name, rung), []) for rung in (6, 24))
+        assert len(first) == 16 > len(last) >= 1
         best = min(first, key=lambda lr: abs(math.log10(lr / 3e-3)))
-        assert best in middle
+        assert best in last
         assert tuning.best(method.name).values["lr"] == best
 
 
@@ -255,4 +261,5 @@ def test_where_all_that_went_on_diverge_the_next_best_is_chosen():
 
 def test_rungs_and_extensions():
     assert [rungs(epochs) for epochs in (1, 3, 8, 16, 60)] == [[], [1], [1, 4], [1, 4], [3, 12, 48]]
+    assert rungs(60, first=5) == [5, 20]
     assert extended([1e-3, 1e-2], LOW) == [1e-4, 1e-3, 1e-2]
