@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from semaopt.checks import select as known_checks
 from semaopt.checks.result import Result as Check
 from semaopt.experiments import records, study, training
 from semaopt.experiments.data import DataError
@@ -55,7 +56,9 @@ def results(folders: Sequence[Path], command: str) -> Results:
     runs, seconds = sum(one.origin.runs for one in listed), sum(one.origin.seconds for one in listed)
     scales = ", ".join(dict.fromkeys(one.spec.scale for one in listed))
     session = Session(command, 0.0, seconds, 0, runs, ())
-    return Results(scales, tuple(listed), environment(), session, tuple(checks.values()), tuple(notes))
+    order = {name: k for k, name in enumerate(known_checks(None))}
+    ordered = sorted(checks.values(), key=lambda check: order.get(check.name, len(order)))  # stored as they were done
+    return Results(scales, tuple(listed), environment(), session, tuple(ordered), tuple(notes))
 
 
 def opened(folder: Path) -> Store:

@@ -212,3 +212,13 @@ def test_nothing_is_written_into_what_is_read(made, tmp_path):
     with pytest.raises(OutputError, match=r"is no result folder, it holds no runs.sqlite; give a folder that semaopt"):
         collect.results([tmp_path], "")
     assert RUNS > 24  # what SMALL leaves out
+
+
+def test_checks_stand_in_their_order_and_not_in_that_of_their_ends(made, tmp_path):
+    folder = copied(made[0], tmp_path / "more")
+    with Store(folder / "runs.sqlite") as store:
+        (content,) = store.records(records.CHECK).values()
+        for name in ("of another version", "counterexample"):
+            store.keep(records.CHECK, name, name, {**content, "name": name})
+    names = [check.name for check in collect.results([folder], "").checks]
+    assert names == ["counterexample", "smb[logistic]", "of another version"]
