@@ -78,6 +78,7 @@ def test_reproduce_ends_with_the_path_of_the_report(call):
     status, out, err = call("reproduce", "--only", "figure1-digits")
     assert (status, out) == (0, "results/quick/report.html\n")
     assert f"{RUNS} runs done, 0 reused" in err
+    assert " tuning trials of 3 methods\n" in err
     assert "the paper's order" in err
     page = Path(out.strip()).read_text()
     assert "semaopt reproduce --only figure1-digits" in page
@@ -91,6 +92,19 @@ def test_reproduce_says_where_it_computed(call, monkeypatch):
         _, out, err = call("reproduce", "--only", "figure1-digits", *device)
         assert f"{RUNS} runs done, 0 reused" in err  # in other numbers they are other runs
         assert f"<code>semaopt run figure1-digits {command}</code>" in Path(out.strip()).read_text()
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_reproduce_takes_as_many_processes_as_it_is_told(call, monkeypatch):
+    started, engine = [], api.engine
+
+    def instead(name, workers, *others):
+        started.append(workers)
+        return engine(name, 0, *others)
+
+    monkeypatch.setattr(api, "engine", instead)
+    assert call("reproduce", "--only", "figure1-digits", "--workers", "3")[0] == 0
+    assert started == [3]
 
 
 @pytest.mark.usefixtures("_tiny")

@@ -153,8 +153,13 @@ def test_what_the_growth_of_the_grid_changed_is_shown(results):
 def test_successive_halving_is_told(results):
     (finding,) = results.findings
     assert "halving" not in render(results) + markdown.text(results)
-    options = finding.spec.tuning.model_copy(update={"pruner": "halving"})
-    for epochs, said in ((16, "from epoch 1, 4 a trial goes on"), (1, None)):
+    cases = (
+        (16, 3, "from epoch 3, 12 a trial goes on"),
+        (16, None, "from epoch 1, 4 a trial goes on"),
+        (1, None, None),
+    )
+    for epochs, first, said in cases:
+        options = finding.spec.tuning.model_copy(update={"pruner": "halving", "first_look": first})
         spec = finding.spec.model_copy(update={"tuning": options, "epochs": epochs})
         page = render(replace(results, findings=(replace(finding, spec=spec),)))
         assert ("successive halving" in page) == (said is not None)
