@@ -46,7 +46,7 @@ class Comparison:
     @property
     def text(self) -> str:
         """The interval, as people read it."""
-        return ratio_text(self.interval) if self.is_ratio else difference_text(self.interval)
+        return interval_text(self.interval, self.is_ratio)
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
@@ -125,18 +125,23 @@ def number(value: float, digits: int = 2) -> str:
     return f"{value:.{digits - 1}e}"
 
 
-def ratio_text(interval: Interval | None) -> str:
-    """``× 0.85 (0.71 to 1.02)``."""
+def interval_text(interval: Interval | None, is_ratio: bool) -> str:
+    """An estimate and its interval, in the digits that tell its ends from it and from no effect (at most two more).
+
+    >>> interval_text(Interval(0.85, 0.71, 1.2), is_ratio=True)
+    '× 0.85 (0.71 to 1.2)'
+    >>> interval_text(Interval(0.0012, 0.0004, 0.002), is_ratio=False)
+    '+0.0012 (+0.0004 to +0.0020)'
+    """
     if interval is None:
         return "not comparable"
-    return f"× {number(interval.value)} ({number(interval.low)} to {number(interval.high)})"
-
-
-def difference_text(interval: Interval | None) -> str:
-    """``+0.012 (-0.003 to +0.027)``."""
-    if interval is None:
-        return "not comparable"
-    return f"{interval.value:+.3f} ({interval.low:+.3f} to {interval.high:+.3f})"
+    numbers = (interval.value, interval.low, interval.high, *((1.0,) if is_ratio else (0.0, -0.0)))
+    for more in range(3):
+        told = [number(x, 2 + more) if is_ratio else f"{x:+.{3 + more}f}" for x in numbers]
+        value, low, high, *no_effect = told
+        if not {low, high} & {value, *no_effect}:
+            break
+    return f"{'× ' if is_ratio else ''}{value} ({low} to {high})"
 
 
 _ENDS = {

@@ -19,6 +19,7 @@ from semaopt.experiments.section import (
     axis_name,
     count,
     growth,
+    looks,
     spread_text,
     titled,
     tuned_axes,
@@ -130,7 +131,8 @@ def _tuning(finding: Finding) -> list[str]:
     counts = {len(trials) for trials in tuning.trials.values()}
     each = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
     seeds = count(len(finding.spec.seeds.tuning), "tuning seed")
-    halving = ", by successive halving" if options.pruner == "halving" else ""
+    epochs = " and ".join(map(str, looks(finding)))
+    halving = f", by successive halving after epoch {epochs}" if epochs else ""
     said = [f"Tuned for the {tuned_for(finding)}, {each} trials for each method{halving}, {seeds}."]
     for extension in tuning.extensions:
         names = " and ".join(finding.label(name) for name in extension.because)

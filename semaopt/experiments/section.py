@@ -180,13 +180,18 @@ def count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _halving(finding: Finding) -> str:
+def looks(finding: Finding) -> list[int]:
+    """The epochs after which successive halving gave trials up."""
     options = finding.spec.tuning
-    looks = [] if options is None or options.pruner == "none" else rungs(finding.spec.epochs, options.first_look)
-    if not looks:
+    return [] if options is None or options.pruner == "none" else rungs(finding.spec.epochs, options.first_look)
+
+
+def _halving(finding: Finding) -> str:
+    epochs = ", ".join(map(str, looks(finding)))
+    if not epochs:
         return ""
     return (
-        f"By successive halving: from epoch {', '.join(map(str, looks))} a trial goes on only if it is in the best "
+        f"By successive halving: from epoch {epochs} a trial goes on only if it is in the best "
         "quarter of those of its method that have come so far. "
     )
 

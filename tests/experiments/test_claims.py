@@ -82,7 +82,7 @@ def test_the_headline_of_who_beats_whom_says_no_more_than_the_table(losses, said
 def test_a_row_says_how_much_and_against_which_noise():
     row = claims.verdict(finding(beta=0.5)).rows[0]
     assert row.statement == "increasing β ends lower than folklore Adam"
-    assert row.difference == "× 0.50 (0.50 to 0.50)"
+    assert row.difference == "× 0.5000 (0.5000 to 0.5000)"
     # ln 0.5 over the deviation of the logarithms of single seeds, which is 0.01.
     assert float(row.deviations) == pytest.approx(math.log(0.5) / 0.01, rel=0.01)
 

@@ -9,6 +9,7 @@ from semaopt.experiments.compare import (
     Interval,
     evidence,
     headline,
+    interval_text,
     mean_interval,
     number,
     paired_difference,
@@ -77,3 +78,19 @@ def test_the_evidence_has_the_numbers():
 )
 def test_numbers_read_well(value, text):
     assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("interval", "is_ratio", "text"),
+    [
+        ((1.11, 1.08, 1.14), True, "× 1.11 (1.08 to 1.14)"),
+        ((0.85, 0.71, 1.02), True, "× 0.850 (0.710 to 1.02)"),  # not "to 1.0", which may be either side
+        ((0.059, 0.00076, 4.5), True, "× 0.059 (0.00076 to 4.5)"),
+        ((0.038, 0.032, 0.044), False, "+0.038 (+0.032 to +0.044)"),
+        ((-0.0021, -0.0024, -0.0018), False, "-0.0021 (-0.0024 to -0.0018)"),
+        ((-0.001, -0.002, -0.0001), False, "-0.0010 (-0.0020 to -0.0001)"),
+        ((0.2, 0.2, 0.2), False, "+0.20000 (+0.20000 to +0.20000)"),
+    ],
+)
+def test_an_interval_has_the_digits_that_it_needs(interval, is_ratio, text):
+    assert interval_text(Interval(*interval), is_ratio) == text

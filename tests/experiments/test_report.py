@@ -154,19 +154,18 @@ def test_successive_halving_is_told(results):
     (finding,) = results.findings
     assert "halving" not in render(results) + markdown.text(results)
     cases = (
-        (16, 3, "from epoch 3, 12 a trial goes on"),
-        (16, None, "from epoch 1, 4 a trial goes on"),
-        (1, None, None),
+        (16, 3, "3, 12", "3 and 12"),
+        (16, None, "1, 4", "1 and 4"),
+        (1, None, None, None),
     )
-    for epochs, first, said in cases:
+    for epochs, first, said, written in cases:
         options = finding.spec.tuning.model_copy(update={"pruner": "halving", "first_look": first})
         spec = finding.spec.model_copy(update={"tuning": options, "epochs": epochs})
-        page = render(replace(results, findings=(replace(finding, spec=spec),)))
-        assert ("successive halving" in page) == (said is not None)
-        assert said is None or said in page
-    assert "trials for each method, by successive halving, 2 tuning seeds." in markdown.text(
-        replace(results, findings=(replace(finding, spec=spec),))
-    )
+        these = replace(results, findings=(replace(finding, spec=spec),))
+        page, tables = render(these), markdown.text(these)
+        assert ("halving" in page) == ("halving" in tables) == (said is not None)
+        assert said is None or f"By successive halving: from epoch {said} a trial goes on" in page
+        assert said is None or f"method, by successive halving after epoch {written}, 2 tuning seeds." in tables
 
 
 def test_epochs_are_whole_and_shares_end_at_one_hundred(results):
