@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral
 from typing import Any
 
 from torch import Tensor
@@ -23,6 +24,18 @@ def is_real(value: Any) -> bool:
     if isinstance(value, Tensor):
         return value.numel() == 1 and not value.is_complex()
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def whole(name: str, value: Any, remedy: str, least: int = 1) -> int:
+    """A whole number from ``least`` on, NumPy's too, as Python's."""
+    ok = not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
+    require(ok, name, value, f"must be a whole number >= {least}", remedy)
+    return int(value)
+
+
+def hold_whole(owner: object, name: str, remedy: str, least: int = 1) -> None:
+    """The same for an attribute of a frozen dataclass, which then holds Python's."""
+    object.__setattr__(owner, name, whole(name, getattr(owner, name), remedy, least))
 
 
 def number(value: float | Tensor) -> float:

@@ -62,8 +62,13 @@ def sema_(state: Mapping[str, Tensor], key: str, sample: Tensor, gamma: Rate, t:
         track_(v, sample, gamma)
         return estimate(state, key, corrected=True)
     if isinstance(t, Tensor):
-        return track_(v, sample, torch.where(t == 0, 1.0, gamma))
+        return track_(v, sample, one_or(gamma, t, v))
     return track_(v, sample, 1.0 if t == 0 else gamma)
+
+
+def one_or(gamma: Rate, t: Tensor, like: Tensor) -> Tensor:
+    """1 in step 0, else gamma; of two Python numbers torch.where would make a float32."""
+    return torch.where(t == 0, torch.ones((), dtype=like.dtype, device=t.device), gamma)
 
 
 def estimate(state: Mapping[str, Tensor], key: str, *, corrected: bool) -> Tensor:

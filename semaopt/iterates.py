@@ -61,6 +61,7 @@ class Iterates:
     def reset(self) -> None:
         """Forget what was kept: the next step is t = 0."""
         self.t = 0
+        self._begun = -1
         self.tau = -1
         self._next: float = 0 if "sampled" in self.keep else math.inf
         self._kept: dict[str, list[Tensor]] = {}
@@ -85,8 +86,10 @@ class Iterates:
     def _before(self, *_: Any) -> None:
         if len(self.optimizer.param_groups) != self._groups:
             self._join()
-        if self.t >= self._next or self._averages:
-            self._keep()
+        if self.t > self._begun:  # else this x_t is kept already: the step that it began raised an error
+            self._begun = self.t
+            if self.t >= self._next or self._averages:
+                self._keep()
 
     def _after(self, *_: Any) -> None:
         if self.tau == self.t:
@@ -198,13 +201,14 @@ class Iterates:
         """Plain values and tensors: what was kept, and the state of the random numbers."""
         self._join()
         kept = {key: [x.clone() for x in tensors] for key, tensors in self._kept.items()}
-        return {"t": self.t, "tau": self.tau, "next": self._next, "kept": kept, "generator": self.generator.get_state()}
+        numbers = {"t": self.t, "begun": self._begun, "tau": self.tau, "next": self._next}
+        return {**numbers, "kept": kept, "generator": self.generator.get_state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave."""
         given = tuple(sorted(state_dict["kept"].keys() - {"estimate"}))
         require(
-            state_dict["t"] == 0 or given == tuple(sorted(self.keep)),
+            state_dict["begun"] < 0 or given == tuple(sorted(self.keep)),
             "state_dict",
             given,
             f"must have kept what this keeps, {tuple(sorted(self.keep))!r}",
@@ -220,8 +224,9 @@ class Iterates:
                 "load it into the same model",
             )
         self.reset()
-        if state_dict["t"] > 0:  # before, the first step is kept or not as this one was built
+        if state_dict["begun"] >= 0:  # before, the first step is kept or not as this one was built
             self.t, self.tau, self._next = state_dict["t"], state_dict["tau"], state_dict["next"]
+            self._begun = state_dict["begun"]
         self._kept = {
             key: [kept.to(x.device, copy=True) for kept, x in zip(tensors, self._params(), strict=True)]
             for key, tensors in state_dict["kept"].items()

@@ -87,8 +87,8 @@ class Ball:
         # Entries are divided by the largest first: squares of 1e30 are no float32 numbers.
         largest = d.abs().amax().clamp_min(torch.finfo(d.dtype).tiny)
         norm = torch.linalg.vector_norm(d / largest) * largest
-        # A point inside stays to the bit.
-        return y.copy_(torch.where(norm > self.radius, self.center + d * (self.radius / norm), y.to(d.dtype)))
+        # A point inside stays to the bit; what is not finite becomes NaN.
+        return y.copy_(torch.where(norm <= self.radius, y.to(d.dtype), self.center + d * (self.radius / norm)))
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Simplex:
         k = torch.arange(1, z.shape[-1] + 1, dtype=z.dtype, device=z.device)
         theta = (largest.cumsum(-1) - self.total) / k
         support = (largest > theta).sum(-1, keepdim=True)
-        z = (z - theta.gather(-1, support - 1)).clamp_min(0)
+        z = (z - theta.gather(-1, (support - 1).clamp_min(0))).clamp_min(0)  # none, with NaN: so it goes through
         return y.copy_(z.reshape(y.shape) if self.dim is None else z.movedim(-1, self.dim))
 
 
@@ -150,10 +150,11 @@ class SpectralBall:
             length = torch.linalg.vector_norm(y.to(_wide(y)), dim=(-2, -1), keepdim=True)
             length = length.clamp_min(torch.finfo(length.dtype).tiny)  # 0/0
             return y.copy_(y * (self.radius / length).clamp_max(1.0))
-        u, s, vh = torch.linalg.svd(y.to(_wide(y)), full_matrices=False)
+        finite = y.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)  # LAPACK refuses what is not
+        u, s, vh = torch.linalg.svd(torch.where(finite, y, 0).to(_wide(y)), full_matrices=False)
         clipped = (u * s.clamp_max(self.radius).unsqueeze(-2)) @ vh
         outside = s.amax(-1)[..., None, None] > self.radius
-        return y.copy_(torch.where(outside, clipped, y.to(clipped.dtype)))
+        return y.copy_(torch.where(finite, torch.where(outside, clipped, y.to(clipped.dtype)), torch.nan))
 
 
 BuiltIn = Box | Ball | Simplex | SpectralBall

@@ -151,7 +151,8 @@ class AdaFom:
         check_g0(self.g0)
 
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
-        return track_(m["u_mean"], square(seen.g), 1 / (seen.t + 1))
+        t = scalar(seen.t, seen.g) if isinstance(seen.t, Tensor) else seen.t
+        return track_(m["u_mean"], square(seen.g), 1 / (t + 1))
 
     def read(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
         return m["u_mean"]

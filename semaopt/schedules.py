@@ -18,32 +18,35 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from semaopt._check import is_real, require
+from semaopt._check import is_real, require, whole
 
 _SMALLEST_GAMMA = 2.0**-53  # the smallest that keeps beta = 1 - gamma below 1
 
 
-def base_gammas(optimizer: Optimizer, on: Sequence[str] = ("gamma",)) -> list[float | None]:
-    """The gamma = 1 - beta of each group; None for a group that is not averaged (a dual variable)."""
+def base_gammas(optimizer: Optimizer, on: Sequence[str] = ("gamma",), instead: str = "") -> list[float | None]:
+    """The gamma = 1 - beta of each group; None for a group that is not averaged (a dual variable).
+
+    ``instead`` is what else one may do where there is none.
+    """
     if "gamma" not in on:
         return [None] * len(optimizer.param_groups)
     for k, group in enumerate(optimizer.param_groups):
         if "beta" not in group:
             raise ValueError(
                 f"{type(optimizer).__name__}: param group {k} has no 'beta', so there is no gamma = 1 - beta to move; "
-                "use an optimizer of semaopt (semaopt.ASA covers Adam and SGD with momentum), or on=('lr',)"
+                f"use an optimizer of semaopt (semaopt.ASA covers Adam and SGD with momentum){instead}"
             )
         group.setdefault("initial_gamma", _gamma(group))
     return [group["initial_gamma"] for group in optimizer.param_groups]
 
 
-def _moved_gammas(optimizer: Optimizer, on: Sequence[str] = ("gamma",)) -> list[float | None]:
+def _moved_gammas(optimizer: Optimizer, instead: str, on: Sequence[str] = ("gamma",)) -> list[float | None]:
     """The same, if there is one to move where nothing else is moved."""
-    found = base_gammas(optimizer, on)
+    found = base_gammas(optimizer, on, instead)
     if "lr" not in on and all(gamma is None for gamma in found):
         raise ValueError(
             f"{type(optimizer).__name__}: no param group is averaged, so there is no gamma = 1 - beta to move; "
-            "move lr (on=('lr',)), or use torch's scheduler without Follow"
+            f"use an optimizer that averages{instead}"
         )
     return found
 
@@ -79,7 +82,7 @@ class _Together(_Gammas, ABC):
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"{type(self).__name__} needs a torch optimizer, got {type(optimizer).__name__}")
         self.on = tuple(on)
-        self.base_gammas = _moved_gammas(optimizer, on)
+        self.base_gammas = _moved_gammas(optimizer, ", or on=('lr',)", on)
         super().__init__(optimizer, last_epoch)
 
     @abstractmethod
@@ -126,7 +129,6 @@ class Stagewise(_Together):
         on: Sequence[str] = ("lr", "gamma"),
         last_epoch: int = -1,
     ) -> None:
-        require(isinstance(every, int) and every >= 1, "every", every, "must be a whole number >= 1", "count steps")
         require(
             is_real(factor) and 0 < factor <= 1,
             "factor",
@@ -134,7 +136,7 @@ class Stagewise(_Together):
             "must lie in (0, 1]",
             "gamma may only shrink; the paper takes 0.2",
         )
-        self.every, self.factor = every, factor
+        self.every, self.factor = whole("every", every, "count steps"), factor
         super().__init__(optimizer, on, last_epoch)
 
     def factor_at(self, t: int) -> float:
@@ -152,7 +154,6 @@ class Polynomial(_Together):
         on: Sequence[str] = ("lr", "gamma"),
         last_epoch: int = -1,
     ) -> None:
-        require(isinstance(every, int) and every >= 1, "every", every, "must be a whole number >= 1", "count steps")
         require(
             is_real(power) and 0 < power < math.inf,
             "power",
@@ -160,7 +161,7 @@ class Polynomial(_Together):
             "must be a finite number > 0",
             "the usual power is 1.0",
         )
-        self.every, self.power = every, power
+        self.every, self.power = whole("every", every, "count steps"), power
         super().__init__(optimizer, on, last_epoch)
 
     def factor_at(self, t: int) -> float:
@@ -205,7 +206,7 @@ class Follow(_Gammas):
             self.__class__ = _FollowPlateau
         self.scheduler = scheduler
         self.optimizer = scheduler.optimizer
-        self.base_gammas = _moved_gammas(self.optimizer)
+        self.base_gammas = _moved_gammas(self.optimizer, ", or torch's scheduler without Follow")
         groups = self.optimizer.param_groups
         self.base_lrs = [_reference(group) if reference_lr is None else reference_lr for group in groups]
         for lr in self.base_lrs:

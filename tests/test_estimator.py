@@ -4,6 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import semaopt
 from semaopt.estimator import group_norm, real, sema_, state_dtype, track_
 
 gammas = st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=30)
@@ -82,3 +83,20 @@ def test_real_is_a_view():
     x = torch.zeros(2, dtype=torch.complex64)
     real(x)[0, 1] = 2.0
     assert x[0] == 2j
+
+
+@pytest.mark.parametrize("count", [np.int64(3), np.uint8(3)])
+def test_whole_numbers_of_numpy_are_taken_as_pythons(count):
+    x, y = (torch.nn.Parameter(torch.zeros(3)) for _ in range(2))
+    optimizer = semaopt.ASA([x])
+    found = [
+        semaopt.theory.constant(semaopt.theory.Constants(L=1.0, sigma2=1.0, delta_f=1.0), count).T,
+        semaopt.schedules.Stagewise(optimizer, count).every,
+        semaopt.Stage(0.1, 0.5, count).T,
+        semaopt.hypergradient.CG(steps=count).steps,
+        semaopt.SCMA([x], blocks=count).param_groups[0]["blocks"],
+        semaopt.baselines.EpochSGDA([x], [y], stage_length=count).param_groups[0]["stage_length"],
+        semaopt.baselines.SGDMax([x], [y], max_ascents=count).param_groups[0]["max_ascents"],
+        len(semaopt.losses.DRO(count).weights),
+    ]
+    assert [(type(value), value) for value in found] == [(int, 3)] * len(found)

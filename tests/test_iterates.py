@@ -52,6 +52,30 @@ def test_average_is_the_mean_of_the_iterates():
     torch.testing.assert_close(iterates.average()[0], torch.stack([at for at, _ in path]).mean(0))
 
 
+def test_a_step_that_raised_does_not_count():
+    def start():
+        x, _ = problem()
+        return x, semaopt.ASA([x], lr=0.1, beta=0.5, on_nonfinite="error")
+
+    (x, optimizer), (y, smooth) = start(), start()
+    iterates, others = semaopt.Iterates(optimizer, seed=3), semaopt.Iterates(smooth, seed=3)
+    for k in range(6):
+        if k in (0, 2, 3):
+            x.grad = torch.full_like(x, torch.nan)
+            with pytest.raises(RuntimeError, match=r"nan|NaN"):
+                optimizer.step()
+            resumed = semaopt.Iterates(optimizer)
+            resumed.load_state_dict(iterates.state_dict())
+            iterates.remove()
+            iterates = resumed
+        x.grad, y.grad = torch.full_like(x, k + 1.0), torch.full_like(y, k + 1.0)
+        optimizer.step()
+        smooth.step()
+    assert (iterates.t, iterates.tau) == (others.t, others.tau) == (6, others.tau)
+    for read in (semaopt.Iterates.average, semaopt.Iterates.sampled, semaopt.Iterates.estimate):
+        assert torch.equal(read(iterates)[0], read(others)[0])
+
+
 def test_the_average_of_low_precision_parameters_is_kept_in_float32():
     x = torch.nn.Parameter(torch.tensor([1.0, 2.0], dtype=torch.bfloat16))
     optimizer = semaopt.ASA([x], lr=0.01, scaling="shb")

@@ -253,3 +253,20 @@ def test_a_projection_that_returns_another_shape_is_an_error():
     text = r"project=\(\): returned that shape for a tensor of shape \(2,\); return the projected tensor, or None after"
     with pytest.raises(ValueError, match=text):
         projections.apply_(lambda y: y.clamp_(-1, 1).norm(), torch.tensor([2.0, 3.0]))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    "project", [Ball(1.0), Simplex(), Simplex(dim=-1), Simplex(dim=0), SpectralBall(1.0)], ids=repr
+)
+def test_what_is_not_finite_becomes_nan_and_no_crash(project, bad):
+    y = torch.tensor([[0.5, bad], [3.0, 0.25]])
+    assert project(y).isnan().any()
+    assert not y.isinf().any()
+
+
+def test_one_matrix_that_is_not_finite_leaves_the_others_alone():
+    y = torch.stack([torch.eye(2) * 3, torch.eye(2) * math.inf])
+    SpectralBall(1.0)(y)
+    torch.testing.assert_close(y[0], torch.eye(2))
+    assert y[1].isnan().all()

@@ -66,9 +66,10 @@ def check_rates(group: Mapping[str, Any]) -> None:
     lr, beta = group["lr"], group["beta"]
     if type(lr) is type(beta) is float and 0 <= lr < math.inf and 0 <= beta < 1:
         return
-    for value, top in ((lr, math.inf), (beta, 1)):
+    averaged = beta is not None or group.get("scaling") is not None
+    for value, top in ((lr, math.inf), (beta if averaged else 0.0, 1)):
         # A tensor is not read: that would wait for its device.
-        if not (0 <= value < top if type(value) is float else value is None or isinstance(value, Tensor)):
+        if not (0 <= value < top if type(value) is float else isinstance(value, Tensor)):
             check_group(group)
 
 

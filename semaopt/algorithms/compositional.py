@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from semaopt._check import check_beta, check_flag, require
+from semaopt._check import check_beta, check_flag, require, whole
 from semaopt.algorithms.asa import step_group
 from semaopt.algorithms.base import SemaOptimizer, options_of
 from semaopt.algorithms.quiet import quiet
@@ -79,8 +79,8 @@ class SCMA(SemaOptimizer):
         defaults = options_of(locals())
         check_beta("inner_beta", inner_beta)
         check_flag("fresh", fresh)
-        ok = blocks is None or (isinstance(blocks, int) and not isinstance(blocks, bool) and blocks >= 1)
-        require(ok, "blocks", blocks, "must be a whole number >= 1", "the number of samples or blocks, or None")
+        if blocks is not None:
+            defaults["blocks"] = whole("blocks", blocks, "the number of samples or blocks, or None")
         super().__init__(params, {**defaults, "differentiable": False})
 
     def _complete(self, param_group: dict[str, Any]) -> dict[str, Any]:
@@ -172,7 +172,8 @@ class SCMA(SemaOptimizer):
         require(z.shape == g.shape, "inner()", tuple(g.shape), f"had shape {tuple(z.shape)} before", "keep its shape")
         if rows is None:
             return track_(z.clone(), g, gamma)
-        weight = torch.where(group["z_seen"][rows] > 0, gamma, 1.0).to(g.dtype)
+        seen: Tensor = group["z_seen"][rows]
+        weight = torch.ones_like(seen).masked_fill(seen > 0, float(gamma))
         return torch.lerp(z, g, weight.view(-1, *[1] * (g.dim() - 1)))
 
     def _write(self, z: Tensor, rows: Tensor | None) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
-from semaopt._check import check_rate, is_real, number, require
+from semaopt._check import check_rate, hold_whole, is_real, number, require
 from semaopt.estimator import scalar
 from semaopt.iterates import Iterates
 from semaopt.schedules import base_gammas, set_gamma
@@ -34,13 +33,10 @@ class Stage:
             check_rate("dual_eta", self.dual_eta, "the step size of the dual variables in the stage")
         ok = is_real(self.gamma) and 0 < number(self.gamma) <= 1
         require(ok, "gamma", self.gamma, "must lie in (0, 1]", "gamma = 1 - beta")
-        T: Any = self.T
-        ok = not isinstance(T, bool) and isinstance(T, Integral) and int(T) >= 0
-        require(ok, "T", T, "must be a whole number >= 0", "steps are 0..T")
+        hold_whole(self, "T", "steps are 0..T", least=0)
         for name in ("eta", "gamma", "dual_eta"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, number(getattr(self, name)))
-        object.__setattr__(self, "T", int(T))
 
 
 class Stages:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from semaopt._check import number, require
+from semaopt._check import number, require, whole
 from semaopt.algorithms.sbma import SBMA
 from semaopt.diagnostics import measure
 from semaopt.diagnostics.advice import Seen, advise
@@ -82,14 +82,12 @@ class Monitor:
         gap_steps: int = 0,
         seed: int = 0,
     ) -> None:
-        ok = isinstance(every, int) and not isinstance(every, bool) and every >= 1
-        require(ok, "every", every, "must be a whole number >= 1", "100 costs next to nothing")
+        every = whole("every", every, "100 costs next to nothing")
         ok = writer is None or hasattr(writer, "add_scalar")
         require(
             ok, "writer", writer, "needs add_scalar(tag, value, step)", "torch.utils.tensorboard.SummaryWriter has it"
         )
-        ok = isinstance(gap_steps, int) and gap_steps >= 0
-        require(ok, "gap_steps", gap_steps, "must be a whole number >= 0", "5 is enough to see a trend")
+        gap_steps = whole("gap_steps", gap_steps, "5 is enough to see a trend", least=0)
         ok = gap_steps == 0 or full_gradient is not None
         require(ok, "gap_steps", gap_steps, "needs full_gradient", "pass the closure that returns f(x, y)")
         if gap_steps > 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,17 +22,22 @@ def check(
     quick: Annotated[bool, typer.Option("--quick", help="Shorter runs: within a minute.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON instead of a table.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write the figures and check.json there.")
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Write the figures and check.json there; finished checks are kept there too."
+        ),
     ] = None,
     workers: Annotated[int, typer.Option(min=0, help="Processes; 0 takes one per core.")] = 0,
 ) -> None:
     """Compare every theorem with what is measured: bounds, rates, and that no averaging means no progress.
 
-    The exit status is 1 if anything failed.
+    With --out what is finished is kept in DIR/runs.sqlite and not done again: an interrupted command goes on where it
+    was. The exit status is 1 if anything failed.
     """
     # Not above: the command line imports this module.
     from semaopt.experiments.api import cores
-    from semaopt.experiments.console import INTERRUPTED, writable
+    from semaopt.experiments.console import writable
+    from semaopt.experiments.files import write_whole
 
     try:
         chosen = checks.select(names, quick)
@@ -39,14 +45,7 @@ def check(
         raise typer.BadParameter(str(error), param_hint="NAME") from error
     if out is not None:
         writable(out)
-    try:
-        results = _run(chosen, quick, workers or cores())
-    except KeyboardInterrupt:
-        typer.echo("Interrupted.", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    except BrokenProcessPool:
-        typer.echo("A worker process was killed (out of memory?); try --workers 1", err=True)
-        raise typer.Exit(1) from None
+    results = _results(chosen, quick, workers or cores(), out)
     report = plain(results, quick)
     if as_json:
         typer.echo(json.dumps(report, indent=1))
@@ -55,7 +54,7 @@ def check(
     if out is not None:
         from semaopt.checks.figures import draw
 
-        (out / "check.json").write_text(json.dumps(report, indent=1))
+        write_whole(out / "check.json", json.dumps(report, indent=1))
         paths = draw(results, out)
         typer.echo(f"{len(paths)} figures and check.json in {out}", err=as_json)
     if not report["passed"]:
@@ -73,7 +72,47 @@ def plain(results: list[Result], quick: bool) -> dict[str, Any]:
     }
 
 
-def _run(chosen: list[str], quick: bool, workers: int) -> list[Result]:
+def _results(chosen: list[str], quick: bool, workers: int, out: Path | None) -> list[Result]:
+    from semaopt.experiments.console import INTERRUPTED
+    from semaopt.experiments.files import OutputError
+
+    try:
+        return _run(chosen, quick, workers) if out is None else _go_on(chosen, quick, workers, out)
+    except KeyboardInterrupt:
+        kept = (
+            "checks are kept with --out DIR alone"
+            if out is None
+            else "what is finished is kept: the same command goes on"
+        )
+        typer.echo(f"Interrupted; {kept}.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except OutputError as error:
+        raise typer.BadParameter(str(error), param_hint="--out") from error
+    except BrokenProcessPool:
+        typer.echo("A worker process was killed (out of memory?); try --workers 1", err=True)
+        raise typer.Exit(1) from None
+
+
+def _go_on(chosen: list[str], quick: bool, workers: int, out: Path) -> list[Result]:
+    """The results of all; those that are not kept in the folder are run, and kept."""
+    from semaopt.experiments import theorems
+    from semaopt.experiments.files import owned
+    from semaopt.experiments.store import Store
+    from semaopt.experiments.study import STORE
+
+    with owned(out), Store(out / STORE) as store:
+        found = theorems.stored(store, chosen, quick)
+        if found:
+            typer.echo(f"{len(found)} of {len(chosen)} checks are done already, kept in {out}", err=True)
+        missing = [name for name in chosen if name not in found]
+        fresh = _run(missing, quick, workers, lambda result: theorems.keep(store, result, quick)) if missing else []
+    found.update({result.name: result for result in fresh})
+    return [found[name] for name in chosen]
+
+
+def _run(
+    chosen: list[str], quick: bool, workers: int, keep: Callable[[Result], None] = lambda result: None
+) -> list[Result]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -82,6 +121,7 @@ def _run(chosen: list[str], quick: bool, workers: int) -> list[Result]:
         task = progress.add_task("checks", total=len(chosen))
 
         def done(result: Result) -> None:
+            keep(result)
             progress.update(task, advance=1, description=f"{result.name} {'PASS' if result.passed else 'FAIL'}")
 
         return checks.run(chosen, quick, workers, done)

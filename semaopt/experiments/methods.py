@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 import semaopt
 from semaopt import baselines, projections, scalings, schedules
-from semaopt._check import is_real, require
+from semaopt._check import is_real, require, whole
 from semaopt.experiments import peers
 from semaopt.hypergradient import Neumann, NeumannSeries, TrackedSystem
 
@@ -126,9 +126,7 @@ def _pesg(sides: Sides, values: Sequence[Values], steps: int) -> Optimizer:
 
 
 def _epochs(every: Any) -> int:
-    ok = isinstance(every, int) and not isinstance(every, bool) and every >= 1
-    require(ok, "every", every, "must be a whole number >= 1", "it counts epochs; the paper takes 20")
-    return int(every)
+    return whole("every", every, "it counts epochs; the paper takes 20")
 
 
 _INVERSES = {"tracked": TrackedSystem, "neumann": Neumann, "series": NeumannSeries}

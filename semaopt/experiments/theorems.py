@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +14,7 @@ from semaopt.experiments.files import digest
 from semaopt.experiments.runner import Runner, RunsError
 from semaopt.experiments.runs import fingerprint
 from semaopt.experiments.spec import Spec
+from semaopt.experiments.store import Store
 from semaopt.experiments.workers import Failure
 
 _EPOCHS = 20  # what a check counts for in the progress
@@ -28,6 +31,24 @@ class Parts:
     notes: tuple[str, ...] = ()
 
 
+def stored(store: Store, names: Iterable[str], quick: bool) -> dict[str, Check]:
+    """Those of the checks that this program has done, by their names."""
+    kept, found = store.records(records.CHECK), {}
+    for name in names:
+        with suppress(KeyError, records.UnreadableError):  # not there, or of another version
+            found[name] = records.check(kept[_key(name, quick)])
+    return found
+
+
+def keep(store: Store, done: Check, quick: bool) -> None:
+    """Keep what came of a check."""
+    store.keep(records.CHECK, done.name, _key(done.name, quick), done.plain())
+
+
+def _key(name: str, quick: bool) -> str:
+    return digest([records.CHECK, name, quick, fingerprint()])
+
+
 class Theorems:
     """The checks of a reproduction on one runner."""
 
@@ -37,19 +58,13 @@ class Theorems:
         self.quick, self.runner = parts is None or parts.quick, runner
         self.found: dict[str, Check] = {}
 
-    def _key(self, name: str) -> str:
-        return digest([records.CHECK, name, self.quick, fingerprint()])
-
     def announce(self) -> None:
         """Look up which are stored, and plan the others."""
         if not self.names or self.runner.store is None:
             return
-        kept = self.runner.store.records(records.CHECK)
-        for name in self.names:
-            try:
-                self.found[name] = records.check(kept[self._key(name)])
-            except (KeyError, records.UnreadableError):  # not there, or of another version
-                self.runner.watch.plan(_EPOCHS)
+        self.found = stored(self.runner.store, self.names, self.quick)
+        for _ in range(len(self.names) - len(self.found)):
+            self.runner.watch.plan(_EPOCHS)
 
     def conduct(self) -> tuple[Check, ...]:
         """The results of all, in their order; those that are missing are run."""
@@ -63,7 +78,7 @@ class Theorems:
                 failed.append(f"check {name}: {done.reason}")
                 continue
             assert self.runner.store is not None  # else there are no names
-            self.runner.store.keep(records.CHECK, name, self._key(name), done.plain())
+            keep(self.runner.store, done, self.quick)
             self.found[name] = done
             self.runner.watch.done(_EPOCHS)
         if failed:

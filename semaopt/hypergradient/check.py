@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semaopt._check import require
+from semaopt._check import require, whole
 from semaopt.hypergradient.curvature import power_iteration
 from semaopt.hypergradient.dense import hessian_matrix, solve
-from semaopt.hypergradient.inverses import Exact, check_count, resolve
+from semaopt.hypergradient.inverses import Exact, resolve
 from semaopt.hypergradient.memory import Inverse, Memory
 from semaopt.hypergradient.oracles import Closure, Oracles, Partial, scalar
 from semaopt.hypergradient.vectors import Vector, axpy, flat, scaled
@@ -92,8 +92,7 @@ def check(
         same = _repeats("outer", outer) and _repeats("inner", inner)
         samples = (1 if same else MANY) if samples is None else samples
         estimates = (1 if same and not hasattr(used, "seed") else MANY) if estimates is None else estimates
-        check_count("samples", samples)
-        check_count("estimates", estimates)
+        samples, estimates = whole("samples", samples, "try 10"), whole("estimates", estimates, "try 10")
         exact = exact_hypergradient(oracles, samples)
         found = _estimates(used, oracles, estimates)
     return _compare(exact, found, samples)

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import torch
 
 from semaopt import _describe
-from semaopt._check import is_real, require
+from semaopt._check import hold_whole, is_real, require
 from semaopt.hypergradient.curvature import along_growth, curvature, power_iteration
 from semaopt.hypergradient.dense import hessian_matrix, solve
 from semaopt.hypergradient.memory import Inverse, Memory
@@ -36,11 +36,6 @@ from semaopt.hypergradient.vectors import Vector, axpy, dot, longer, scaled
 
 #: How often a measured bound is raised in one step before the lower problem is taken to be not convex.
 TRIES = 5
-
-
-def check_count(name: str, value: Any) -> None:
-    ok = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    require(ok, name, value, "must be a whole number >= 1", "try 10")
 
 
 def check_positive(name: str, value: Any, remedy: str) -> None:
@@ -55,7 +50,7 @@ class _Series:
     bound: float | None = None
 
     def __post_init__(self) -> None:
-        check_count("terms", self.terms)
+        hold_whole(self, "terms", "try 10")
         check_positive("bound", self.bound, "C >= |O_gyy|; None measures it by power iteration")
 
     def _product(self, oracles: Oracles, f_y: Vector, memory: Memory, p: int, summed: bool = False) -> Vector:
@@ -221,7 +216,7 @@ class CG:
     tolerance: float = 1e-10
 
     def __post_init__(self) -> None:
-        check_count("steps", self.steps)
+        hold_whole(self, "steps", "try 10")
         ok = is_real(self.tolerance) and 0 <= self.tolerance < 1
         require(ok, "tolerance", self.tolerance, "must lie in [0, 1)", "try 1e-10")
 
@@ -257,7 +252,7 @@ class Exact:
     limit: int = 5000
 
     def __post_init__(self) -> None:
-        check_count("limit", self.limit)
+        hold_whole(self, "limit", "try 5000")
 
     def __call__(self, oracles: Oracles, f_y: Vector, memory: Memory) -> tuple[Vector, Partial]:
         w = solve(hessian_matrix(oracles.draw(), self.limit), f_y)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from semaopt import scalings
-from semaopt.estimator import Rate, arithmetic_dtype, group_norm, largest, scalar
+from semaopt.estimator import Rate, arithmetic_dtype, group_norm, largest, one_or, scalar
 from semaopt.kernels.rounding import round_state_
 
 Tensors = list[Tensor]
@@ -60,7 +60,7 @@ class Bucket:
             _lerp_(self.m[name], samples, gamma)
             return list(torch._foreach_div(self.m[name], self.weight(name)))
         if isinstance(self.t, list):
-            _lerp_(self.m[name], samples, [torch.where(t == 0, 1.0, gamma).to(self.m[name][0]) for t in self.t])
+            _lerp_(self.m[name], samples, [scalar(one_or(gamma, t, samples[0]), samples[0]) for t in self.t])
         else:
             _lerp_(self.m[name], samples, 1.0 if self.t == 0 else gamma)
         return self.m[name]
@@ -136,7 +136,9 @@ def _descend_(xs: Tensors, v: Tensors, u: Tensors | Tensor | float, group: dict[
     """As :func:`semaopt.algorithms.asa.descend_`."""
     g0, clip = group["scaling"].g0, group["clip_scaling"]
     if not isinstance(u, list):  # one number for all coordinates
-        inverse_s = torch.as_tensor(u, device=v[0].device) ** 0.5 + g0
+        # A Python number as a tensor of torch's default dtype would be rounded to float32.
+        u = u if isinstance(u, Tensor) else torch.full((), u, dtype=v[0].dtype, device=v[0].device)
+        inverse_s = u**0.5 + g0
         inverse_s = inverse_s if clip is None else inverse_s.clamp(1 / clip[1], 1 / clip[0])
         moves = torch._foreach_mul(v, inverse_s.reciprocal().to(v[0].dtype))
     else:
@@ -171,7 +173,7 @@ def _amsgrad(row: scalings.AMSGrad, b: Bucket, vs: list[Tensors]) -> Tensors:
 
 
 def _adafom(row: scalings.AdaFom, b: Bucket, vs: list[Tensors]) -> Tensors:
-    gamma = [(1 / (t + 1)).to(b.hs[0]) for t in b.t] if isinstance(b.t, list) else 1 / (b.t + 1)
+    gamma = [1 / (t.to(b.hs[0]) + 1) for t in b.t] if isinstance(b.t, list) else 1 / (b.t + 1)
     _lerp_(b.m["u_mean"], b.squares(), gamma)
     return b.m["u_mean"]
 

@@ -49,7 +49,7 @@ class AUCMinMax(nn.Module):
         s, r, y: where the variables start, a number or one per class.
         validate: check the labels of every batch; one reduction, which on a GPU waits for the device. Compiled code
             never checks.
-        device, dtype: of s, r, y and the prior.
+        device, dtype: of s, r, y and the prior, which has at least float32.
 
     Shapes: scores (n,) or (n, 1) with labels (n,) or (n, 1), of any dtype. With C priors: scores (n, C) with labels
     (n, C) (multi-label) or integer class numbers (n,) (multi-class, each class against the rest); the value is the
@@ -83,17 +83,20 @@ class AUCMinMax(nn.Module):
     ) -> None:
         super().__init__()
         kind: dict[str, Any] = {"device": device, "dtype": dtype or torch.get_default_dtype()}
-        p = _numbers("prior", prior, kind).reshape(-1).clone()
+        wide = torch.promote_types(kind["dtype"], torch.float32)
+        self._exact = _numbers("prior", prior, {"device": "cpu", "dtype": torch.float64}).reshape(-1).clone()
+        p = self._exact.to(wide)
         ok = p.numel() > 0 and bool(((p > 0) & (p < 1)).all())
         remedy = "it is the share of positive labels; AUCMinMax.from_labels(labels) counts them"
         require(ok, "prior", prior, "must lie in (0, 1)", remedy)
+        p = _numbers("prior", prior, {"device": device, "dtype": wide}).reshape(-1).clone()
         self.register_buffer("prior", p)
         # One-element vectors, not scalars: FSDP2 shards along the first dimension.
         starts = {name: _numbers(name, start, kind) for name, start in (("s", s), ("r", r), ("y", y))}
         for name, start in starts.items():
             fits = start.numel() == 1 or start.shape == p.shape
             require(fits, name, tuple(start.shape), f"must be one number or have shape {tuple(p.shape)}", "the prior's")
-        self.s, self.r, self.y = (Parameter(torch.zeros_like(p).copy_(start.reshape(-1))) for start in starts.values())
+        self.s, self.r, self.y = (Parameter(start.reshape(-1).expand(len(p)).clone()) for start in starts.values())
         self.validate = validate
 
     @classmethod
@@ -115,6 +118,16 @@ class AUCMinMax(nn.Module):
         rule = "has examples of one class alone, so there is no AUC"
         require(not absent, "labels", f"column {absent}" if len(p) > 1 else p.item(), rule, "leave it out, or add data")
         return cls(p, **options)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> AUCMinMax:
+        """Move or cast the module; a prior cast to bf16 could be 1, so it stays at float32, and float64's is exact."""
+        old = self.prior
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.prior.dtype != old.dtype and not old.is_meta:
+            known = torch.equal(self._exact.to(old), old)  # else it was set since
+            dtype = torch.promote_types(self.prior.dtype, torch.float32)
+            self.prior = (self._exact if known else old).to(self.prior.device, dtype)
+        return self
 
     def primal_parameters(self) -> list[Parameter]:
         """The variables s and r, to be minimized over together with the model."""
@@ -155,8 +168,8 @@ class AUCMinMax(nn.Module):
 
     def extra_repr(self) -> str:
         """The prior."""
-        prior = self.prior.tolist()
-        return f"prior={prior[0]:g}" if len(prior) == 1 else f"prior={prior}"
+        prior = [f"{p:g}" for p in self.prior.tolist()]
+        return f"prior={prior[0]}" if len(prior) == 1 else f"prior=[{', '.join(prior)}]"
 
     def _check_shapes(self, scores: Tensor, labels: Tensor) -> None:
         n, classes = scores.shape[0] if scores.dim() else 0, self.prior.shape[0]

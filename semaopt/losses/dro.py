@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from semaopt._check import is_real, require
+from semaopt._check import is_real, require, whole
 from semaopt.projections import Simplex
 
 REGULARIZERS = ("kl", "chi2")
@@ -70,8 +70,7 @@ class DRO(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        ok = isinstance(size, int) and not isinstance(size, bool) and size >= 1
-        require(ok, "size", size, "must be a whole number >= 1", "the number of samples or groups")
+        size = whole("size", size, "the number of samples or groups")
         ok = is_real(strength) and 0 < strength < math.inf
         require(
             ok, "strength", strength, "must be a finite number > 0", "it makes the objective strongly concave; try 1.0"

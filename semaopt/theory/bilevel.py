@@ -35,7 +35,7 @@ from typing import ClassVar
 
 from semaopt._check import require
 from semaopt.theory.constants import Constants
-from semaopt.theory.plan import Condition, check_steps, steps_for
+from semaopt.theory.plan import Condition, last_step, steps_for
 from semaopt.theory.two_scales import Costs, Limits, TwoScalePlan, best_rates, limit_conditions
 
 _NEEDED = ("sigma2", "delta_f", "lam", "L_fx", "L_fy", "L_gy", "L_gxy", "L_gyy", "C_fy", "C_gxy", "C_gyy")
@@ -131,7 +131,7 @@ def bilevel(c: Constants, T: int, *, method: str = "smb") -> BilevelPlan:
     >>> plan.k, plan.violations()
     (9, [])
     """
-    check_steps(T)
+    T = last_step(T)
     plans = {"smb": BilevelPlan, "sbma": SBMAPlan}
     require(method in plans, "method", method, f"must be one of {', '.join(map(repr, plans))}", "thm:5 or thm:6")
     plan = plans[method]

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 from semaopt.theory.constants import Constants
 from semaopt.theory.minimize import eta_limits, gamma_conditions
-from semaopt.theory.plan import Bound, Condition, Plan, broken, check_steps, refuse, steps_for
+from semaopt.theory.plan import Bound, Condition, Plan, broken, last_step, refuse, steps_for
 from semaopt.theory.schedule import Prescribed
 
 
@@ -94,8 +94,7 @@ class DecreasingPlan(Plan):
 
         the last sum being bounded on the way to :meth:`bound`. Needs rho of ``decreasing(c, T, tracking=True)``.
         """
-        T = self.T if T is None else T
-        check_steps(T)
+        T = last_step(self.T if T is None else T)
         merged, c = self._merged(values), self.constants
         refuse(
             f"{self.label} for the tracking error",
@@ -137,7 +136,7 @@ def decreasing(c: Constants, T: int, *, gamma_0: float | None = None, tracking: 
     >>> plan.gamma(0), plan.gamma(3), plan.eta(2) == plan.rho * plan.gamma(3)
     (0.125, 0.0625, True)
     """
-    check_steps(T)
+    T = last_step(T)
     c.need(DecreasingPlan.label, "L", "sigma2", "delta_f")
     if gamma_0 is None:
         gamma_0 = c.c_l / (8 * c.c_u * c.growth) if c.growth > 0 else _best_gamma_0(c, T, tracking)

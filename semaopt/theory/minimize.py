@@ -26,7 +26,7 @@ from typing import ClassVar
 from torch.optim import Optimizer
 
 from semaopt.theory.constants import Constants
-from semaopt.theory.plan import Bound, Condition, Plan, broken, check_steps, refuse, steps_for
+from semaopt.theory.plan import Bound, Condition, Plan, broken, last_step, refuse, steps_for
 from semaopt.theory.schedule import Prescribed
 
 
@@ -63,8 +63,7 @@ class ConstantPlan(Plan):
         The paper keeps the step size of the first bound, and then :math:`c_l = c_u` leaves nothing to absorb
         :math:`\Delta` with. A plan for both bounds is ``constant(c, T, tracking=True)``.
         """
-        T = self.T if T is None else T
-        check_steps(T)
+        T = last_step(self.T if T is None else T)
         merged, c = self._merged(values), self.constants
         refuse(
             f"{self.label} for the tracking error",
@@ -97,7 +96,7 @@ def constant(c: Constants, T: int, *, tracking: bool = False) -> ConstantPlan:
     >>> round(plan.gamma, 5), round(plan.eta, 6), round(plan.bound().total, 4)
     (0.01432, 0.003579, 0.1145)
     """
-    check_steps(T)
+    T = last_step(T)
     c.need(ConstantPlan.label, "L", "sigma2", "delta_f")
     gamma_max = min(condition.limit for condition in gamma_conditions(c))
     ratio, eta_max = eta_limits(c, tracking=tracking)

@@ -25,7 +25,7 @@ from typing import ClassVar
 
 from semaopt._check import require
 from semaopt.theory.constants import Constants
-from semaopt.theory.plan import Condition, check_steps, steps_for
+from semaopt.theory.plan import Condition, last_step, steps_for
 from semaopt.theory.two_scales import Costs, Limits, TwoScalePlan, best_rates, limit_conditions
 
 DUALS = ("strongly concave", "pl")
@@ -102,7 +102,7 @@ def minmax(c: Constants, T: int, *, dual: str = DUALS[0]) -> MinMaxPlan:
     >>> plan.violations(), plan.bound().total < 1
     ([], True)
     """
-    check_steps(T)
+    T = last_step(T)
     c.need(MinMaxPlan.label, "L_f", "lam", "sigma2", "delta_f")
     require(dual in DUALS, "dual", dual, f"must be one of {', '.join(map(repr, DUALS))}", "see ass:3")
     require(c.c == 0, "c", c.c, "thm:PDAda has a variance of at most sigma2 alone", "pass c=0.0 and a larger sigma2")

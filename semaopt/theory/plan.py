@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from semaopt._check import is_real, number, require
+from semaopt._check import hold_whole, is_real, number, require, whole
 from semaopt.theory.constants import Constants
 
 #: Roundings of a value that sits on its limit are no violation.
 _SLACK = 1 + 1e-9
+_STEPS = "the run takes the steps t = 0..T"
 
 
 class Bound(float):
@@ -107,7 +108,7 @@ class Plan(ABC):
     label: ClassVar[str]
 
     def __post_init__(self) -> None:
-        check_steps(self.T)
+        hold_whole(self, "T", _STEPS)
 
     @abstractmethod
     def conditions(self, values: Mapping[str, float]) -> list[Condition]:
@@ -133,8 +134,7 @@ class Plan(ABC):
 
     def bound(self, T: int | None = None, **values: float) -> Bound:
         """The bound after steps 0..T, for the plan's rates or for your own, which must meet the conditions."""
-        T = self.T if T is None else T
-        check_steps(T)
+        T = last_step(self.T if T is None else T)
         merged = self._merged(values)
         refuse(self.label, broken(merged, self.conditions))
         return Bound(self.terms(T, merged), self.assumes())
@@ -149,10 +149,9 @@ class Plan(ABC):
         return {**self.rates, **{name: float(value) for name, value in values.items()}}
 
 
-def check_steps(T: Any) -> None:
+def last_step(T: Any) -> int:
     """T counts steps from 0, as the boxes do."""
-    ok = isinstance(T, int) and not isinstance(T, bool) and T >= 1
-    require(ok, "T", T, "must be a whole number >= 1", "the run takes the steps t = 0..T")
+    return whole("T", T, _STEPS)
 
 
 Conditions = Callable[[Mapping[str, float]], list[Condition]]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from torch.optim import Optimizer
 
 from semaopt.theory.decreasing import golden_section
-from semaopt.theory.plan import Bound, Condition, Plan, check_steps, refuse
+from semaopt.theory.plan import Bound, Condition, Plan, last_step, refuse
 from semaopt.theory.schedule import Prescribed
 
 
@@ -98,8 +98,7 @@ class TwoScalePlan(Plan):
 
     def tracking(self, T: int | None = None, **values: float) -> Bound:
         """The bound of the average of E|v_{t+1} - grad F(x_t)|^2 plus that of y, under the same conditions."""
-        T = self.T if T is None else T
-        check_steps(T)
+        T = last_step(self.T if T is None else T)
         merged = self._merged(values)
         refuse(self.label, self.violations(**merged))
         return Bound(self.tracking_terms(T, merged), self.assumes())

@@ -123,7 +123,7 @@ def test_they_solve_the_test_bed(kind, options, steps):
 def test_schedules_leave_what_is_not_averaged_alone():
     _, x, y, closures = bed()
     optimizer = SOBA([x], [y], lr=0.1, lower_lr=0.4)
-    with pytest.raises(ValueError, match=r"SOBA: no param group is averaged, .*; move lr"):
+    with pytest.raises(ValueError, match=r"SOBA: no param group is averaged, .*, or on=\('lr',\)"):
         semaopt.schedules.Stagewise(optimizer, every=1, factor=0.5, on=("gamma",))
     schedule = semaopt.schedules.Stagewise(optimizer, every=1, factor=0.5)
     optimizer.step(*closures)

@@ -240,3 +240,17 @@ def test_a_sparse_gradient_is_refused_before_z_is_written():
     with pytest.raises(RuntimeError, match="does not support sparse gradients"):
         optimizer.step(lambda: table(torch.tensor([1])).sum().reshape(1), torch.Tensor.sum)
     assert optimizer.z is None
+
+
+@pytest.mark.parametrize("inner_beta", [0.9, torch.tensor([0.9], dtype=torch.float64)], ids=["float", "tensor"])
+def test_all_blocks_are_one_z_to_the_last_digit(inner_beta):
+    generator = torch.Generator().manual_seed(0)
+    A = torch.randn(4, 3, dtype=torch.float64, generator=generator)
+    results = []
+    for blocks, given in ((None, {}), (4, {"index": [0, 1, 2, 3]})):
+        x = nn.Parameter(torch.ones(3, dtype=torch.float64))
+        optimizer = semaopt.SCMA([x], lr=0.1, inner_beta=inner_beta, scaling="shb", blocks=blocks, fresh=False)
+        for _ in range(5):
+            optimizer.step(lambda x=x: A @ x, lambda z: z.square().sum() / 2, **given)
+        results.append(x.detach())
+    torch.testing.assert_close(*results, rtol=1e-15, atol=1e-15)

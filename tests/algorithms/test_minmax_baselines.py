@@ -92,6 +92,8 @@ def test_stage_lengths():
     x, y = pair()
     epoch = baselines.EpochSGDA(primal=[x], dual=[y], stage_length=10)
     assert [epoch.length(k) for k in range(3)] == [10, 20, 30]
+    inverse = baselines.EpochSGDA(primal=[x], dual=[y], stage_length=10, growth="inverse")
+    assert [inverse.length(k) for k in range(200)] == [epoch.length(k) for k in range(200)]
     pes = baselines.PESSGDA(primal=[x], dual=[y], stage_length=10, factor=0.2, growth="inverse")
     assert [pes.length(k) for k in range(3)] == [10, 50, 250]
 

@@ -390,7 +390,9 @@ def test_bad_hyper_parameters(method, hyper, text):
     assert str(optimizer.state_dict()) == before
 
 
-@pytest.mark.parametrize(("name", "value"), [("lr", math.nan), ("lr", -0.1), ("beta", 1.0)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("lr", math.nan), ("lr", -0.1), ("lr", None), ("beta", 1.0), ("beta", None)]
+)
 def test_a_rate_gone_bad_is_refused_before_anything_moves(method, name, value):
     need(method, name)
     optimizer, problem = method.start()

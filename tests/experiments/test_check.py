@@ -13,6 +13,7 @@ from typer.testing import CliRunner  # noqa: E402 - after the skip
 from semaopt import checks  # noqa: E402
 from semaopt.checks.result import Figure, Line, Result, band, reference  # noqa: E402
 from semaopt.experiments.check import check  # noqa: E402
+from semaopt.experiments.files import owned  # noqa: E402
 
 FAST = "smb[logistic]"
 
@@ -68,6 +69,38 @@ def test_interrupted(run, monkeypatch):
 
     monkeypatch.setattr(checks, "run", interrupt)
     assert run(FAST).exit_code == 130
+
+
+def test_what_is_finished_is_kept_and_not_done_again(run, tmp_path, monkeypatch):
+    names, done, one = (FAST, "counterexample"), [], checks.run_one
+
+    def until_the_second(name, quick):
+        done.append(name)
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        return one(name, quick)
+
+    monkeypatch.setattr(checks, "run_one", until_the_second)
+    arguments = (*names, "--quick", "--json", "--out", str(tmp_path))
+    interrupted = run(*arguments)
+    assert interrupted.exit_code == 130
+    assert "what is finished is kept" in interrupted.stderr
+    again = run(*arguments)
+    assert again.exit_code == 0, again.output
+    assert "1 of 2 checks are done already" in again.stderr
+    assert (len(done), done[2]) == (3, done[1])  # and not the first once more
+    found = json.loads((tmp_path / "check.json").read_text())
+    assert [check["name"] for check in found["checks"]] == list(checks.select(names, quick=True))
+    assert found == json.loads(run(*arguments).stdout)
+    assert len(done) == 3
+    assert {path.name for path in tmp_path.glob("*.png")} == {"smb-logistic.png", "counterexample.png"}
+
+
+def test_a_folder_has_one_owner(run, tmp_path):
+    with owned(tmp_path):
+        refused = run(FAST, "--quick", "--out", str(tmp_path))
+    assert refused.exit_code == 2
+    assert "another process is working there" in re.sub(r"[\s│]+", " ", refused.output)
 
 
 @pytest.mark.slow

@@ -62,3 +62,31 @@ def test_compiled_it_equals_the_loop(scaling, hyper, monkeypatch):
     tolerance = {"rtol": 1e-2, "atol": 1e-2} if "state_dtype" in hyper else CLOSE[torch.float32]
     assert_agree(*results, **tolerance)
     assert taken, "the trace took another path"
+
+
+def test_a_bound_of_s_is_not_rounded_to_float32():
+    x = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
+    optimizer = semaopt.ASA([x], lr=1.0, beta=0.0, scaling="shb", clip_scaling=(0.3, 0.7), implementation="foreach")
+    x.grad = torch.ones_like(x)
+    optimizer.step()
+    assert x.item() == pytest.approx(0.3, abs=1e-15)
+
+
+class Own(semaopt.scalings.AdaFom):
+    """No row of the table: it takes the loop, compiled too."""
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize("scaling", [*SCALINGS, Own()], ids=str)
+def test_traced_in_float64_no_rate_is_rounded_to_float32(scaling, corrected):
+    torch._dynamo.reset()
+    results = []
+    for trace in (lambda step: torch.compile(step, backend="eager"), lambda step: step):
+        x = torch.nn.Parameter(normal((5,), torch.float64, 7))
+        optimizer = semaopt.ASA([x], lr=0.03, scaling=scaling, bias_correction=corrected)
+        step = trace(optimizer.step)
+        for k in range(4):
+            x.grad = normal((5,), x.dtype, k)
+            step()
+        results.append(x.detach())
+    torch.testing.assert_close(*results, rtol=1e-14, atol=1e-15)

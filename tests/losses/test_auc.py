@@ -388,3 +388,27 @@ def test_every_method_trains_it(kind, options):
 def test_wrong_starts_are_told(given_, text):
     with pytest.raises(ValueError, match=text):
         AUCMinMax(**given_)
+
+
+def test_a_cast_does_not_round_the_prior():
+    """In bf16 0.999 would be 1, and p(1-p) = 0; in float64 every digit counts."""
+    for auc in (AUCMinMax(0.999).bfloat16(), AUCMinMax(0.999, dtype=torch.bfloat16), AUCMinMax(0.999).half()):
+        assert auc.s.dtype in (torch.bfloat16, torch.float16)
+        assert auc.prior.dtype == torch.float32
+        assert auc.prior.item() == torch.tensor(0.999).item()
+        assert auc.saddle(torch.tensor([1.0, 0.0]), torch.tensor([1, 0])).y.isfinite().all()
+    for auc in (AUCMinMax(0.3), AUCMinMax(0.3).half(), AUCMinMax(torch.tensor(0.3, dtype=torch.float64)).cpu()):
+        assert auc.double().prior.item() == 0.3
+    assert AUCMinMax.from_labels([1, 0, 0]).double().prior.item() == 1 / 3
+    assert repr(AUCMinMax([0.1, 0.2])) == "AUCMinMax(prior=[0.1, 0.2])"
+
+
+def test_a_prior_that_was_loaded_or_set_is_the_one_that_is_cast():
+    auc = AUCMinMax(0.3)
+    auc.load_state_dict(AUCMinMax(0.25).state_dict())
+    assert auc.double().prior.item() == 0.25
+    auc.prior.fill_(0.75)
+    assert auc.float().prior.item() == 0.75
+    with torch.device("meta"):
+        empty = AUCMinMax(0.3)
+    assert empty.double().prior.is_meta

@@ -12,7 +12,7 @@ from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
 from semaopt import projections
-from semaopt._check import check_rate, is_real, require
+from semaopt._check import check_rate, is_real, require, whole
 from semaopt.algorithms.minmax import MinMaxOptimizer, evaluate
 from semaopt.algorithms.state import zero_state
 from semaopt.estimator import real, track_
@@ -30,14 +30,13 @@ class ProximalStages(MinMaxOptimizer):
     shared: ClassVar[tuple[str, ...]] = ("stage_length", "growth", "factor", "stage", "taken")
 
     def __init__(self, primal: ParamsT, dual: ParamsT, given: dict[str, Any]) -> None:
-        length, growth, factor = given["stage_length"], given["growth"], given["factor"]
-        ok = isinstance(length, int) and not isinstance(length, bool) and length >= 1
-        require(ok, "stage_length", length, "must be a whole number >= 1", "count steps: epochs * len(train)")
+        growth, factor = given["growth"], given["factor"]
+        length = whole("stage_length", given["stage_length"], "count steps: epochs * len(train)")
         require(growth in GROWTHS, "growth", growth, f"must be one of {', '.join(GROWTHS)}", "try 'linear'")
         ok = factor is None or (is_real(factor) and 0 < factor <= 1)
         require(ok, "factor", factor, "must lie in (0, 1]", "step sizes may only shrink; try 0.2")
         check_rate("proximal", given["proximal"], "0.0 turns the proximal term off")
-        super().__init__(primal, dual, {**given, "beta": None, "stage": 0, "taken": 0})
+        super().__init__(primal, dual, {**given, "stage_length": length, "beta": None, "stage": 0, "taken": 0})
 
     def decay(self, k: int) -> float:
         """What multiplies both step sizes in stage k: factor^k, or 1/(k+1) where there is no factor."""
@@ -47,7 +46,8 @@ class ProximalStages(MinMaxOptimizer):
     def length(self, k: int) -> int:
         """T_k, the number of steps of stage k."""
         first: int = self.param_groups[0]["stage_length"]
-        growth = {"linear": k + 1, "constant": 1, "inverse": 1 / self.decay(k)}[self.param_groups[0]["growth"]]
+        inverse = k + 1 if self.param_groups[0]["factor"] is None else 1 / self.decay(k)  # 1/(1/49) is more than 49
+        growth = {"linear": k + 1, "constant": 1, "inverse": inverse}[self.param_groups[0]["growth"]]
         return math.ceil(first * growth)
 
     def _complete(self, param_group: dict[str, Any]) -> dict[str, Any]:

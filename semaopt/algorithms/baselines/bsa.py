@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from semaopt._check import whole
 from semaopt.algorithms.base import options_of
 from semaopt.algorithms.bilevel import BilevelOptimizer
 from semaopt.algorithms.quiet import quiet
 from semaopt.estimator import Rate
-from semaopt.hypergradient.inverses import Neumann, check_count
+from semaopt.hypergradient.inverses import Neumann
 from semaopt.hypergradient.memory import Inverse
 from semaopt.hypergradient.oracles import Closure
 from semaopt.projections import Projection
@@ -61,7 +62,7 @@ class BSA(BilevelOptimizer):
         on_nonfinite: str | None = None,
     ) -> None:
         given = options_of(locals())
-        check_count("lower_steps", lower_steps)
+        given["lower_steps"] = whole("lower_steps", lower_steps, "try 10")
         super().__init__(upper, lower, {**given, "beta": None})
 
     def _decay(self, s: int) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import ParamsT
 
-from semaopt._check import NonFiniteError, check_rate, require
+from semaopt._check import NonFiniteError, check_rate, whole
 from semaopt.algorithms.base import options_of
 from semaopt.algorithms.minmax import MinMaxOptimizer, evaluate
 from semaopt.algorithms.nonfinite import kept
@@ -63,8 +63,7 @@ class SGDMax(MinMaxOptimizer):
     ) -> None:
         given = options_of(locals())
         check_rate("tolerance", tolerance, "0.0 takes max_ascents steps each time")
-        ok = isinstance(max_ascents, int) and max_ascents >= 1
-        require(ok, "max_ascents", max_ascents, "must be a whole number >= 1", "try 100")
+        given["max_ascents"] = whole("max_ascents", max_ascents, "try 100")
         super().__init__(primal, dual, {**given, "beta": None})
 
     @torch.no_grad()
