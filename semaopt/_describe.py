@@ -11,9 +11,18 @@ def describe(value: Any, known: Mapping[str, type[Any]]) -> dict[str, Any]:
     """The name and fields of a dataclass in ``known``; of anything else the name alone."""
     name = next((name for name, kind in known.items() if type(value) is kind), None)
     if name is not None:
-        return {"name": name, **asdict(value)}
+        return {"name": name, **plain(asdict(value))}
     named = value if hasattr(value, "__qualname__") else type(value)
     return {"name": f"{named.__module__}.{named.__qualname__}"}
+
+
+def plain(value: Any) -> Any:
+    """The same with Python's floats for those of NumPy, which are floats too but not to ``weights_only=True``."""
+    if type(value) is dict:
+        return {key: plain(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(plain(item) for item in value)
+    return float(value) if isinstance(value, float) else value
 
 
 def restore(what: str, description: Mapping[str, Any], live: Any, known: Mapping[str, type[Any]]) -> Any:

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from semaopt._check import is_real, require, whole
+from semaopt._describe import plain
 
 _SMALLEST_GAMMA = 2.0**-53  # the smallest that keeps beta = 1 - gamma below 1
 
@@ -72,9 +73,18 @@ class _Gammas(LRScheduler):
         betas = (group.get("beta") for group in self.optimizer.param_groups)
         return [None if beta is None else 1 - float(beta) for beta in betas]
 
+    def state_dict(self) -> dict[str, Any]:
+        """Torch's, with NumPy's numbers as Python's, so ``torch.load(weights_only=True)`` reads it."""
+        packed: dict[str, Any] = plain(super().state_dict())
+        return packed
+
 
 class _Together(_Gammas, ABC):
-    """lr and gamma of every group are their first values times ``factor_at(t)`` after t calls of ``step``."""
+    """lr and gamma of every group are their first values times ``factor_at(t)`` after t calls of ``step``.
+
+    Not the last values times a ratio, in which roundings would add up over a million steps: so a warm-up goes before
+    it in torch's SequentialLR, not beside it in ChainedScheduler.
+    """
 
     def __init__(self, optimizer: Optimizer, on: Sequence[str], last_epoch: int) -> None:
         ok = not isinstance(on, str) and len(on) > 0 and set(on) <= {"lr", "gamma"}
@@ -208,7 +218,9 @@ class Follow(_Gammas):
         self.optimizer = scheduler.optimizer
         self.base_gammas = _moved_gammas(self.optimizer, ", or torch's scheduler without Follow")
         groups = self.optimizer.param_groups
-        self.base_lrs = [_reference(group) if reference_lr is None else reference_lr for group in groups]
+        # OneCycleLR writes its peak into each group, CyclicLR does not.
+        peaks = getattr(scheduler, "max_lrs", None) or map(_reference, groups)
+        self.base_lrs = [reference_lr] * len(groups) if reference_lr is not None else [float(lr) for lr in peaks]
         for lr in self.base_lrs:
             ok = 0 < float(lr) < math.inf
             require(ok, "reference_lr", lr, "must be a finite number > 0", "gamma follows lr/reference_lr")
@@ -260,7 +272,8 @@ class Follow(_Gammas):
     def state_dict(self) -> dict[str, Any]:
         """The first gammas, the reference lrs, and the inner scheduler's own state dict."""
         mine = {key: getattr(self, key) for key in ("base_gammas", "base_lrs", "_step_count")}
-        return {**mine, "scheduler": self.scheduler.state_dict()}
+        packed: dict[str, Any] = plain({**mine, "scheduler": self.scheduler.state_dict()})
+        return packed
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` gave."""

@@ -3,6 +3,7 @@ import io
 import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch.optim import lr_scheduler
@@ -113,6 +114,29 @@ def test_follow_cyclic_and_a_given_reference():
     cyclic = lr_scheduler.CyclicLR(optimizer, base_lr=0.1, max_lr=0.4, step_size_up=2, cycle_momentum=False)
     seen = walk(optimizer, Follow(cyclic, reference_lr=0.1), 4)
     assert [gamma for _, gamma in seen] == pytest.approx([0.1, 0.25, 0.4, 0.25])
+
+
+def test_follow_cyclic_takes_the_peak_for_reference():
+    optimizer = make()
+    cyclic = lr_scheduler.CyclicLR(optimizer, base_lr=0.1, max_lr=0.4, step_size_up=2, cycle_momentum=False)
+    seen = walk(optimizer, Follow(cyclic), 4)
+    assert [gamma for _, gamma in seen] == pytest.approx([0.025, 0.0625, 0.1, 0.0625])
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_numbers_of_numpy_are_in_no_checkpoint(follow):
+    one = np.float64(0.5)
+    scaling = semaopt.scalings.Adam(beta2=np.float64(0.99))
+    optimizer = semaopt.ASA(
+        [torch.nn.Parameter(torch.zeros(1))], lr=one, beta=one, scaling=scaling, clip_scaling=(one, one)
+    )
+    schedule = Follow(lr_scheduler.StepLR(optimizer, 1, 0.5), one) if follow else Stagewise(optimizer, 2, factor=one)
+    saved = io.BytesIO()
+    torch.save([optimizer.state_dict(), schedule.state_dict()], saved)
+    saved.seek(0)
+    mine, its = torch.load(saved, weights_only=True)
+    assert (mine["param_groups"][0]["lr"], mine["param_groups"][0]["scaling"]["beta2"]) == (0.5, 0.99)
+    assert its["base_lrs"] == [0.5]
 
 
 def test_follow_never_lets_gamma_exceed_one():

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from semaopt import scalings
 from semaopt._check import check_beta, check_bounds, check_flag, check_rate, require
+from semaopt._describe import plain
 from semaopt.algorithms.nonfinite import Watchful
 from semaopt.algorithms.state import counter, refuse_other, restored, zero_state
 from semaopt.kernels import dispatch
@@ -200,6 +201,7 @@ class SemaOptimizer(Watchful):
     def state_dict(self) -> dict[str, Any]:
         """Torch's state dict with each scaling as plain values, so ``torch.load(weights_only=True)`` reads it."""
         packed: dict[str, Any] = super().state_dict()
+        packed["param_groups"] = [plain(group) for group in packed["param_groups"]]
         for group in packed["param_groups"]:
             if "scaling" in group:
                 group["scaling"] = scalings.describe(group["scaling"])

@@ -135,6 +135,13 @@ def gradients(optimizer: Optimizer, full_gradient: Callable[[], Any]) -> dict[in
             )
         wanted = [x for x in xs if x.requires_grad]
         found: Sequence[Tensor | None] = torch.autograd.grad(given.sum(), wanted, allow_unused=True)
+        lower = {id(x) for group in optimizer.param_groups if group.get("role") == "lower" for x in group["params"]}
+        if any(id(x) in lower and g is not None for x, g in zip(wanted, found, strict=True)):
+            raise TypeError(
+                f"full_gradient returned a loss f(x, y), but {type(optimizer).__name__} follows the hypergradient, "
+                "which also goes through y*(x); return one list, the gradients in x and None for each lower parameter "
+                "(semaopt.hypergradient.check(...).exact has the former for small lower problems), or F(x)"
+            )
         pairs = zip(wanted, found, strict=True)
     else:
         listed = list(given)

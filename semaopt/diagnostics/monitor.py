@@ -52,7 +52,8 @@ class Monitor:
         optimizer: one of semaopt with averaged groups (ASA, PDSM, PDAda, ...).
         full_gradient: a closure that returns the loss on all data (its gradient is taken by autograd, ``.grad`` is not
             touched), or the list of gradients in the order of the optimizer's parameters. Of a min-max problem it is
-            f(x, y), and its gradient in x at :math:`(x_t, y_t)`, not that of F, is what is measured against.
+            f(x, y), and its gradient in x at :math:`(x_t, y_t)`, not that of F, is what is measured against. Of a
+            bilevel problem it is F(x), or a list: the hypergradient in x, and None for each lower parameter.
         every: measure the steps 0, every, 2 every, ...
         writer: anything with ``add_scalar(tag, value, step)``, such as TensorBoard's SummaryWriter.
         gap_steps: of a min-max problem, with a ``full_gradient`` that returns a loss: so many steps of

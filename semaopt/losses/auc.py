@@ -44,8 +44,10 @@ class AUCMinMax(nn.Module):
     class too. Use the linear score of the model: a sigmoid saturates at s = r = 0.
 
     Args:
-        prior: p in (0, 1), the share of positive examples in the training set (not in the batch); a sequence gives
-            one problem per class, see below. :meth:`from_labels` counts it.
+        prior: p in (0, 1), the share of positive examples among those drawn: that of the training set where batches
+            are drawn evenly, 0.5 where a sampler draws as many positives as negatives. With another p the objective
+            gains from moving all scores alike, and they run away. A sequence gives one problem per class, see below.
+            :meth:`from_labels` counts it in the training set.
         s, r, y: where the variables start, a number or one per class.
         validate: check the labels of every batch; one reduction, which on a GPU waits for the device. Compiled code
             never checks.
@@ -108,7 +110,8 @@ class AUCMinMax(nn.Module):
         >>> semaopt.losses.AUCMinMax.from_labels([2, 0, 1, 0], num_classes=3).prior
         tensor([0.5000, 0.2500, 0.2500])
         """
-        b = torch.as_tensor(labels)
+        b = _numbers("labels", labels, {})
+        require(b.dim() > 0, "labels", labels, "must be a vector or a matrix", "pass those of the training set")
         if num_classes is not None:
             b = one_hot(b, num_classes, validate=True)
         require(b.numel() > 0, "labels", tuple(b.shape), "must not be empty", "pass those of the training set")
@@ -172,6 +175,8 @@ class AUCMinMax(nn.Module):
         return f"prior={prior[0]}" if len(prior) == 1 else f"prior=[{', '.join(prior)}]"
 
     def _check_shapes(self, scores: Tensor, labels: Tensor) -> None:
+        if not isinstance(labels, Tensor):
+            raise TypeError(f"labels of type {type(labels).__name__}: must be a tensor; try torch.as_tensor(labels)")
         n, classes = scores.shape[0] if scores.dim() else 0, self.prior.shape[0]
         if classes == 1:
             fits = n == scores.numel() == labels.numel() and scores.dim() <= 2

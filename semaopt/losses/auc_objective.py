@@ -81,16 +81,17 @@ def positive(b: Tensor, dtype: torch.dtype, *, validate: bool) -> Tensor:
 def refuse(b: Tensor) -> NoReturn:
     """Raise for labels that are neither {0, 1} nor {-1, 1}."""
     values = torch.unique(b)[:6].tolist()
-    raise ValueError(
-        f"labels={values}: must be {{0, 1}} or {{-1, 1}}, 1 the positive class; map the classes to one of these pairs"
-    )
+    missing = bool(b.isnan().any())
+    remedy = "leave out examples without a label" if missing else "map the classes to one of these pairs"
+    raise ValueError(f"labels={values}: must be {{0, 1}} or {{-1, 1}}, 1 the positive class; {remedy}")
 
 
 def one_hot(labels: Tensor, classes: int, *, validate: bool) -> Tensor:
     """Class numbers as one column a class."""
     ok = labels.dim() == 1 and not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
     rule = f"{classes} classes need whole numbers of shape (n,), or one column a class"
-    require(ok, "labels", f"{labels.dtype} of shape {tuple(labels.shape)}", rule, "try labels.long()")
+    remedy = "try labels.flatten().long()" if labels.numel() == len(labels) else "try labels.argmax(1)"
+    require(ok, "labels", f"{labels.dtype} of shape {tuple(labels.shape)}", rule, remedy)
     if validate and len(labels) > 0:
         ends = int(labels.min()), int(labels.max())
         ok = ends[0] >= 0 and ends[1] < classes

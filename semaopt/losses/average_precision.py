@@ -21,8 +21,9 @@ class AveragePrecision:
     :math:`g_i`: ``SCMA(..., blocks=n)`` with ``index`` the positive examples of the batch.
 
     Args:
-        prior: p, the share of positives in the data. Batches may then hold as many positives as you like. None takes
-            the share in each batch.
+        prior: p, the share of positives in the data. Batches may then hold more positives than that; give them a
+            dozen or more, since the pair of i with itself weighs 1/k among k positives. None takes the share in each
+            batch.
         margin: m of the squared hinge.
 
     Labels are positive if > 0, so {0, 1} and {-1, 1} both do. A batch without positives gives no rows and no
@@ -51,6 +52,10 @@ class AveragePrecision:
         same = h.shape == labels.flatten().shape
         require(
             same, "labels", tuple(labels.shape), f"must match the scores, {tuple(scores.shape)}", "one label a score"
+        )
+        missing = labels.is_floating_point() and bool(labels.isnan().any())
+        require(
+            not missing, "labels", "nan", "must be numbers, > 0 for a positive", "leave out examples without a label"
         )
         positive = labels.flatten() > 0
         above = (self.margin + h - h[positive, None]).clamp_min(0).square()

@@ -111,6 +111,8 @@ class DRO(nn.Module):
             self._check_losses(losses, (self.weights.shape[0],))
             weighted = torch.dot(p, losses.to(dtype))
         else:
+            ok = isinstance(index, Tensor) and index.dtype in (torch.int64, torch.int32)
+            require(ok, "index", index, "must be a tensor of whole numbers", "say which weight each loss belongs to")
             self._check_losses(losses, tuple(index.shape))
             try:
                 mine = (p / pi).index_select(0, index)

@@ -364,6 +364,14 @@ def test_wrong_use():
         Monitor(optimizer, full_gradient=lambda: quadratic(x), gap_steps=2)
     with pytest.raises(TypeError, match=text):
         duality_gap(optimizer, lambda: quadratic(x), steps=2)
+    bilevel = semaopt.SMB(upper=[x], lower=[y], lr=0.1, lower_lr=0.1)
+    with (
+        Monitor(bilevel, full_gradient=lambda: y.square().sum()),
+        pytest.raises(
+            TypeError, match=r"a loss f\(x, y\), but SMB follows the hypergradient.*return one list, the gradients in x"
+        ),
+    ):
+        bilevel.step(lambda: y.square().sum(), lambda: (y - x.sum()).square().sum())
     x.requires_grad_(False)
     with pytest.raises(TypeError, match=r"optimizer=PDSM: the duality gap .* needs primal parameters"):
         Monitor(minmax, full_gradient=f, gap_steps=2)

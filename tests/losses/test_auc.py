@@ -171,7 +171,9 @@ def test_every_form_of_labels_and_scores(form, column):
     ],
 )
 def test_other_labels_are_an_error_that_names_them(labels, values):
-    text = rf"labels=\[?.*{values}.*: must be \{{0, 1\}} or \{{-1, 1\}}, 1 the positive class; map the classes"
+    text = (
+        rf"labels=\[?.*{values}.*: must be \{{0, 1\}} or \{{-1, 1\}}, 1 the positive class; (map the classes|leave out)"
+    )
     with pytest.raises(ValueError, match=text):
         AUCMinMax(0.3)(torch.zeros(3), torch.tensor(labels))
     with pytest.raises(ValueError, match=text):
@@ -412,3 +414,37 @@ def test_a_prior_that_was_loaded_or_set_is_the_one_that_is_cast():
     with torch.device("meta"):
         empty = AUCMinMax(0.3)
     assert empty.double().prior.is_meta
+
+
+@pytest.mark.parametrize(("drawn", "invariant"), [(0.25, True), (0.5, False)])
+def test_the_prior_is_the_share_among_those_drawn(drawn, invariant):
+    """Else a constant added to all scores changes the saddle value, without end."""
+    auc, b = AUCMinMax(0.25, dtype=torch.float64), torch.arange(8) < 8 * drawn
+    h = torch.linspace(-1, 2, 8, dtype=torch.float64)
+
+    def value(scores):
+        with torch.no_grad():
+            for mine, best in zip((auc.s, auc.r, auc.y), auc.saddle(scores, b), strict=True):
+                mine.copy_(best)
+            return auc(scores, b).item()
+
+    assert (value(h + 10) == pytest.approx(value(h))) == invariant
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "text"),
+    [
+        (
+            lambda: AUCMinMax(0.3)(torch.zeros(2), [1, 0]),
+            TypeError,
+            r"labels of type list: must be a tensor; try torch",
+        ),
+        (lambda: AUCMinMax(0.3)(torch.zeros(2), torch.tensor([1, torch.nan])), ValueError, r"nan.*without a label"),
+        (lambda: AUCMinMax.from_labels(1), ValueError, r"labels=1: must be a vector or a matrix"),
+        (lambda: AUCMinMax.from_labels(["a", "b"]), ValueError, r"labels=\['a', 'b'\]: must be a number, a sequence"),
+        (lambda: AUCMinMax.from_labels([[0], [1]], num_classes=2), ValueError, r"try labels\.flatten\(\)\.long\(\)"),
+    ],
+)
+def test_labels_that_are_none(wrong, error, text):
+    with pytest.raises(error, match=text):
+        wrong()

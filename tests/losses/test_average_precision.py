@@ -107,3 +107,5 @@ def test_wrong_options():
         AveragePrecision(margin=0)
     with pytest.raises(ValueError, match=r"labels=\(2,\): must match the scores, \(3,\); one label a score"):
         AveragePrecision().inner(torch.zeros(3), torch.zeros(2))
+    with pytest.raises(ValueError, match=r"labels='nan': must be numbers.*leave out examples without a label"):
+        AveragePrecision().inner(torch.zeros(2), torch.tensor([1.0, torch.nan]))

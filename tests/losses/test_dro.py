@@ -153,6 +153,12 @@ def test_an_index_that_is_none_of_the_weights(index):
         DRO(2)(torch.zeros(1), torch.tensor([index]))
 
 
+@pytest.mark.parametrize("index", [[0], torch.tensor([0.0]), torch.tensor([True])], ids=str)
+def test_an_index_that_is_no_tensor_of_whole_numbers(index):
+    with pytest.raises(ValueError, match=r"must be a tensor of whole numbers; say which weight each loss belongs to"):
+        DRO(2)(torch.zeros(1), index)
+
+
 def test_state_dict_and_repr():
     dro = DRO(3, 0.5, "chi2")
     other = DRO(3, 0.5, "chi2", [0.2, 0.3, 0.5])
