@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.utils import swap_tensors
 
 from semaopt._check import require
 
@@ -27,7 +28,7 @@ class Ensemble:
 
     Args:
         models: at least one; they must agree in the names, shapes, dtypes and devices of their parameters and buffers.
-            Their values are copied, the models themselves are left alone.
+            Their values are copied, the models themselves are left alone. What is frozen must be so in all of them.
         alike: numbers of consecutive members that share their rates; each such part has one tensor for a parameter of
             all its members, ``parameters_of(part)``, which an optimizer moves in one go. By default each member is its
             own part.
@@ -43,6 +44,13 @@ class Ensemble:
     >>> losses.shape, ensemble.member(2).weight.shape
     (torch.Size([4]), torch.Size([1, 3]))
 
+    A frozen parameter gets no gradient, so no optimizer moves it. ``requires_grad_`` on what :meth:`parameters_of`
+    gives freezes or unfreezes it later, for that member (or part) alone, from the next call of the ensemble on.
+
+    ``copy.deepcopy``, ``pickle`` and ``torch.save`` give an ensemble of its own. As with torch's modules the gradients
+    are left behind, and an optimizer must be copied together with it, ``copy.deepcopy((ensemble, optimizer))``, or made
+    anew for the copy's parameters. The dtype and the device are those of the models: convert these before.
+
     Dropout draws for each member anew, and not what it would have drawn alone. A module that changes its buffers in
     training, as batch normalisation with running statistics does, is refused: vmap cannot write them.
     """
@@ -51,13 +59,41 @@ class Ensemble:
         models = list(models)
         require(len(models) > 0, "models", models, "must not be empty", "each of them is one member")
         _refuse_unlike(models)
+        _refuse_partly_frozen(models)
         _refuse_running_statistics(models[0])
         self._skeleton = copy.deepcopy(models[0])  # its values are never used
-        self._stacked = {name: torch.stack(rows).requires_grad_() for name, rows in _rows(models, "named_parameters")}
-        self._buffers = {name: torch.stack(rows) for name, rows in _rows(models, "named_buffers")}
+        self._stacked = {
+            name: torch.stack(rows).detach().requires_grad_(rows[0].requires_grad)
+            for name, rows in _rows(models, "named_parameters")
+        }
+        self._buffers = {name: torch.stack(rows).detach() for name, rows in _rows(models, "named_buffers")}
         self._members = len(models)
         self._rows: list[int | slice] = list(range(len(models))) if alike is None else _slices(alike, len(models))
-        self._own = [[nn.Parameter(stack.detach()[rows]) for stack in self._stacked.values()] for rows in self._rows]
+        self._part_of = [
+            k for k, count in enumerate([1] * len(models) if alike is None else alike) for _ in range(count)
+        ]
+        self._own = [
+            [nn.Parameter(stack.detach()[rows], stack.requires_grad) for stack in self._stacked.values()]
+            for rows in self._rows
+        ]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the parameters rows of the stacked ones again: copying and unpickling take every tensor by itself.
+
+        They are swapped in place, since an optimizer that was copied along holds them; and not set by ``.data``, which
+        would hide their steps from autograd's check that nothing moved between a forward and its backward pass.
+        """
+        self.__dict__.update(state)
+        for rows, own in zip(self._rows, self._own, strict=True):
+            for x, stack in zip(own, self._stacked.values(), strict=True):
+                fresh = nn.Parameter(stack.detach()[rows], x.requires_grad)
+                swap_tensors(x, fresh)  # type: ignore[no-untyped-call]
+
+    def __copy__(self) -> Ensemble:
+        """The same tensors, as a shallow copy has them: nothing to make anew."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
 
     def __len__(self) -> int:
         """How many members there are."""
@@ -76,12 +112,20 @@ class Ensemble:
         """
         if not shared:
             self._refuse_other_sizes(inputs)
+        self._follow_freezing()
 
         def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], *given: Any) -> Any:
             return functional_call(self._skeleton, (parameters, buffers), given)
 
         dims = (0, 0, *((None if shared else 0) for _ in inputs))
         return vmap(one, in_dims=dims, randomness="different")(self._stacked, self._buffers, *inputs)
+
+    def _follow_freezing(self) -> None:
+        """Track a parameter if it is to be moved in any member; the flag is not touched in vain, inside torch.func."""
+        for k, stack in enumerate(self._stacked.values()):
+            required = any(own[k].requires_grad for own in self._own)
+            if stack.requires_grad != required:
+                stack.requires_grad_(required)
 
     def backward(self, losses: Tensor) -> None:
         """Give every member the gradient of its own loss, added to what it has as ``loss.backward()`` would.
@@ -97,7 +141,8 @@ class Ensemble:
         torch.autograd.backward(losses.sum())
         for k, stack in enumerate(self._stacked.values()):
             for rows, own in zip(self._rows, self._own, strict=True):
-                own[k].grad = None if stack.grad is None else stack.grad[rows]
+                if own[k].requires_grad:
+                    own[k].grad = None if stack.grad is None else stack.grad[rows]
             stack.grad = None
 
     def _gathered(self, k: int) -> Tensor | None:
@@ -124,12 +169,14 @@ class Ensemble:
         return self.train(False)
 
     def member(self, m: int) -> nn.Module:
-        """Member m as a model of its own, with copies of its parameters and buffers."""
+        """Member m as a model of its own, with copies of its parameters and buffers, frozen where it is."""
         model = copy.deepcopy(self._skeleton)
         model.load_state_dict(self.state_dict_of(m), strict=False)
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 buffer.copy_(self._buffers[name][m])  # also those that a state dict leaves out
+        for x, own in zip(model.parameters(), self._own[self._part_of[m]], strict=True):
+            x.requires_grad_(own.requires_grad)
         return model
 
     def state_dict_of(self, m: int) -> dict[str, Tensor]:
@@ -175,7 +222,7 @@ def _rows(models: list[nn.Module], kind: str) -> Iterator[tuple[str, list[Tensor
     """Each parameter or buffer with its values in all models."""
     found = [dict(getattr(model, kind)()) for model in models]
     for name in found[0]:
-        yield name, [tensors[name].detach() for tensors in found]
+        yield name, [tensors[name] for tensors in found]
 
 
 def _described(model: nn.Module) -> list[Any]:
@@ -193,6 +240,15 @@ def _refuse_unlike(models: list[nn.Module]) -> None:
                 f"models[{m}] is not like models[0] ({differs}): an ensemble stacks models that differ in their values "
                 "alone; make one ensemble for each architecture"
             )
+
+
+def _refuse_partly_frozen(models: list[nn.Module]) -> None:
+    for name, rows in _rows(models, "named_parameters"):
+        for m, x in enumerate(rows):
+            rule = f"must be {rows[0].requires_grad} as in models[0], since the members are stacked"
+            remedy = "freeze it in all models or in none; ensemble.parameters_of(m) can be frozen member by member"
+            ok = x.requires_grad == rows[0].requires_grad
+            require(ok, f"models[{m}]: requires_grad of {name!r}", x.requires_grad, rule, remedy)
 
 
 def _refuse_running_statistics(model: nn.Module) -> None:

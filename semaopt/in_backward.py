@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from semaopt.algorithms.asa import ASA, step_group
 from semaopt.algorithms.base import check_rates
@@ -24,14 +25,16 @@ class InBackward:
     def __init__(self, optimizer: ASA) -> None:
         self.optimizer = optimizer
         self._handles = [
-            x.register_post_accumulate_grad_hook(self._hook(k, i))
+            _register(x, self._hook(k, i))
             for k, group in enumerate(optimizer.param_groups)
             for i, x in enumerate(group["params"])
-            if x.requires_grad
+            if x.requires_grad or _can_be_unfrozen(x)
         ]
 
     def _hook(self, k: int, i: int) -> Callable[[Tensor], None]:
         def arrived(x: Tensor) -> None:
+            if not x.requires_grad:  # frozen since the forward pass: torch calls us, but with no new gradient
+                return
             group = self.optimizer.param_groups[k]  # load_state_dict makes new ones
             _step_one(self.optimizer, group, k, i, x)
             x.grad = None
@@ -64,7 +67,8 @@ def step_in_backward(model: nn.Module, factory: Callable[[Iterable[Tensor]], ASA
     ``"skip"`` is refused, since a step cannot be left out after it has begun.
 
     Args:
-        model: its parameters that require a gradient are stepped.
+        model: its parameters are stepped while they require a gradient: a layer that is frozen stays where it is, and
+            one that is unfrozen later is stepped from then on.
         factory: makes the optimizer from the parameters, like ``lambda params: semaopt.ASA(params, lr=1e-3)``.
 
     >>> model = torch.nn.Linear(2, 1)
@@ -101,6 +105,22 @@ def step_in_backward(model: nn.Module, factory: Callable[[Iterable[Tensor]], ASA
             "and the step cannot be left out; use 'error', or step after backward"
         )
     return InBackward(optimizer)
+
+
+def _can_be_unfrozen(x: Tensor) -> bool:
+    """Whole numbers, and what was made in inference mode, can never require a gradient."""
+    return (x.is_floating_point() or x.is_complex()) and not x.is_inference()
+
+
+def _register(x: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
+    """Hook a frozen parameter too: torch takes a hook only where a gradient is required, and keeps it thereafter."""
+    required = x.requires_grad
+    x.requires_grad_()
+    try:
+        handle: RemovableHandle = x.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+    finally:
+        x.requires_grad_(required)
+    return handle
 
 
 @torch.no_grad()

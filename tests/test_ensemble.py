@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -97,6 +101,175 @@ def test_frozen_members_keep_their_values():
     optimizer.step()
     torch.testing.assert_close(ensemble.state_dict_of(3), before, rtol=0, atol=0)
     assert not torch.equal(ensemble.state_dict_of(0)["0.weight"], networks()[0][0].weight)
+
+
+def frozen_networks() -> list[nn.Module]:
+    models = networks()
+    for model in models:
+        model[0].requires_grad_(False)
+    return models
+
+
+def train(ensemble: Ensemble, optimizer: torch.optim.Optimizer, steps: range = range(5)) -> list[float]:
+    """The sums of the losses."""
+    (xs, ys), seen = data(len(ensemble)), []
+    for k in steps:
+        optimizer.zero_grad()
+        losses = losses_of(ensemble(xs[k].to(ensemble.parameters_of(0)[0].dtype)), ys[k])
+        ensemble.backward(losses)
+        optimizer.step()
+        seen.append(losses.sum().item())
+    return seen
+
+
+def asa(ensemble: Ensemble) -> semaopt.ASA:
+    return semaopt.ASA([{"params": ensemble.parameters_of(m), **rates(m)} for m in range(4)])
+
+
+@pytest.mark.parametrize("alike", [None, [1, 3]])
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_parameters_frozen_in_the_models_stay_frozen(alike, decoupled):
+    ensemble = Ensemble(frozen_networks(), alike)
+    before = [ensemble.state_dict_of(m) for m in range(4)]
+    parts = range(4 if alike is None else 2)
+    groups = [{"params": ensemble.parameters_of(k), "lr": 0.1} for k in parts]
+    train(ensemble, semaopt.ASA(groups, weight_decay=0.1, decoupled_weight_decay=decoupled))
+    for k in parts:
+        assert [x.requires_grad for x in ensemble.parameters_of(k)] == [False] * 2 + [True] * 4
+        assert [x.grad is None for x in ensemble.parameters_of(k)] == [True] * 2 + [False] * 4
+    for m in range(4):
+        assert [x.requires_grad for x in ensemble.member(m).parameters()] == [False] * 2 + [True] * 4
+        for name, value in ensemble.state_dict_of(m).items():
+            assert torch.equal(value, before[m][name]) == name.startswith("0.")
+
+
+def test_members_with_frozen_parameters_end_where_they_would_have_ended_alone():
+    ensemble, alone, (xs, ys) = Ensemble(frozen_networks()), frozen_networks(), data(4)
+    train(ensemble, asa(ensemble))
+    for m, model in enumerate(alone):
+        optimizer = semaopt.ASA(model.parameters(), **rates(m))
+        for k in range(5):
+            optimizer.zero_grad()
+            cross_entropy(model(xs[k, m]), ys[k, m]).backward()
+            optimizer.step()
+        torch.testing.assert_close(ensemble.state_dict_of(m), dict(model.state_dict()), rtol=0, atol=1e-12)
+
+
+def test_models_that_disagree_in_what_is_frozen_are_refused():
+    models = networks()
+    models[2][3].bias.requires_grad_(False)
+    with pytest.raises(
+        ValueError,
+        match=r"models\[2\]: requires_grad of '3.bias'=False: must be True as in models\[0\].*in all models or in none",
+    ):
+        Ensemble(models)
+
+
+def test_freezing_and_unfreezing_later_holds_for_that_member_alone():
+    """Against models of which the same layer is frozen and unfrozen at the same time."""
+    ensemble, alone, (xs, ys) = Ensemble(networks()), networks(), data(4)
+    optimizer = asa(ensemble)
+    optimizers = [semaopt.ASA(model.parameters(), **rates(m)) for m, model in enumerate(alone)]
+    for k, frozen in enumerate([(), (1,), (1,), (0, 1, 2, 3), (0, 1, 2, 3), (2,), ()]):
+        for m, model in enumerate(alone):
+            model[3].requires_grad_(m not in frozen)
+            for x in ensemble.parameters_of(m)[-2:]:
+                x.requires_grad_(m not in frozen)
+            optimizers[m].zero_grad()
+            cross_entropy(model(xs[k, m]), ys[k, m]).backward()
+            optimizers[m].step()
+        train(ensemble, optimizer, range(k, k + 1))
+        for m, model in enumerate(alone):
+            torch.testing.assert_close(ensemble.state_dict_of(m), dict(model.state_dict()), rtol=0, atol=1e-12)
+            flags = [x.requires_grad for x in ensemble.member(m).parameters()]
+            assert flags == [x.requires_grad for x in model.parameters()]
+
+
+def test_a_gradient_from_before_the_freezing_stays():
+    """As with torch's own backward, and in members frozen together or alone."""
+    ensemble, (xs, ys) = Ensemble(networks()), data(4)
+    ensemble.backward(losses_of(ensemble(xs[0]), ys[0]))
+    for frozen in (range(1), range(4)):
+        found = [ensemble.parameters_of(m)[0] for m in frozen]
+        before = [x.requires_grad_(False).grad.clone() for x in found]
+        ensemble.backward(losses_of(ensemble(xs[1]), ys[1]))
+        assert all(torch.equal(x.grad, g) for x, g in zip(found, before, strict=True))
+
+
+def saved(what: object) -> object:
+    file = io.BytesIO()
+    torch.save(what, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda what: pickle.loads(pickle.dumps(what)), "torch.save": saved}
+
+
+@pytest.mark.parametrize("models", [networks, frozen_networks], ids=["all", "frozen"])
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+def test_a_copy_trains_as_the_original_does_and_by_itself(copied, models):
+    original = Ensemble(models())
+    train(original, asa(original), range(2))
+    before = [original.state_dict_of(m) for m in range(4)]
+    other = copied(original)
+    losses = train(other, asa(other))
+    for m in range(4):
+        torch.testing.assert_close(original.state_dict_of(m), before[m], rtol=0, atol=0)
+    assert train(original, asa(original)) == losses
+    for m in range(4):
+        flags = [x.requires_grad for x in original.parameters_of(m)]
+        assert [x.requires_grad for x in other.parameters_of(m)] == flags
+        assert [x.requires_grad for x in other.member(m).parameters()] == flags
+        torch.testing.assert_close(other.state_dict_of(m), original.state_dict_of(m), rtol=0, atol=0)
+        for x, y in zip(other.member(m).parameters(), other.parameters_of(m), strict=True):
+            assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+@pytest.mark.parametrize("first", ["ensemble", "optimizer"])
+def test_an_optimizer_copied_along_moves_the_copy(copied, first):
+    ensemble = Ensemble(networks(), [3, 1])
+    optimizer = semaopt.ASA([{"params": ensemble.parameters_of(k), **rates(k)} for k in range(2)])
+    train(ensemble, optimizer, range(3))
+    if first == "ensemble":
+        other, others = copied((ensemble, optimizer))
+    else:
+        others, other = copied((optimizer, ensemble))
+    assert train(other, others, range(3, 8)) == train(ensemble, optimizer, range(3, 8))
+    assert all(x is y for x, y in zip(others.param_groups[1]["params"], other.parameters_of(1), strict=True))
+
+
+@pytest.mark.parametrize("copied", [lambda ensemble: ensemble, *COPIES.values()], ids=["original", *COPIES])
+def test_a_step_between_forward_and_backward_is_noticed(copied):
+    ensemble, (xs, ys) = copied(Ensemble(networks())), data(4)
+    losses = losses_of(ensemble(xs[0]), ys[0])
+    with torch.no_grad():
+        ensemble.parameters_of(1)[-2].add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        ensemble.backward(losses)
+
+
+def test_a_shallow_copy_is_the_same_ensemble():
+    ensemble, (xs, ys) = Ensemble(networks()), data(4)
+    ensemble.backward(losses_of(ensemble(xs[0]), ys[0]))
+    gradient = ensemble.parameters_of(1)[0].grad
+    other = copy.copy(ensemble)
+    assert other.parameters_of(1)[0] is ensemble.parameters_of(1)[0]
+    assert other.parameters_of(1)[0].grad is gradient
+    again = Ensemble(networks())
+    assert train(other, asa(ensemble)) == train(again, asa(again))
+
+
+@pytest.mark.parametrize("copied", [lambda ensemble: ensemble, *COPIES.values()], ids=["original", *COPIES])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_it_trains_on_from_loaded_states(copied, dtype):
+    trained, other = Ensemble(networks(dtype=dtype)), copied(Ensemble(networks(4, dtype)[::-1]))
+    train(trained, asa(trained))
+    optimizer = asa(other)
+    for m in range(4):
+        other.load_state_dict_of(m, trained.state_dict_of(m))
+    assert train(other, optimizer) == train(trained, asa(trained))
 
 
 def test_a_member_resumes_from_its_state_dict():

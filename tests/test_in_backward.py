@@ -137,6 +137,70 @@ def test_frozen_parameters_stay():
     assert torch.equal(net[0].weight, before)
 
 
+class Tied(nn.Module):
+    """A first and a last layer with one weight, and a layer between."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.middle, self.last = nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 5)
+        self.last.weight = self.first.weight
+
+    def forward(self, a):
+        return self.last(self.middle(self.first(a).tanh()).tanh())[:, :2]
+
+
+@pytest.mark.parametrize("hyper", [{"weight_decay": 0.1}, {"weight_decay": 0.1, "decoupled_weight_decay": True}])
+@pytest.mark.parametrize("made", [model, Tied])
+def test_a_layer_is_stepped_while_it_is_not_frozen(made, hyper):
+    """Frozen from the start, unfrozen, frozen and unfrozen again; checkpoints go both ways in between."""
+    inside, after = made(), made()
+    layers = [next(net.children()) for net in (inside, after)]
+    for layer in layers:
+        layer.requires_grad_(False)
+    training = semaopt.step_in_backward(inside, factory(**hyper))
+    optimizer = factory(**hyper)(after.parameters())
+    assert not any(x.requires_grad for x in layers[0].parameters())
+    for k, frozen in enumerate([True, True, False, False, True, False]):
+        for layer in layers:
+            layer.requires_grad_(not frozen)
+        before = [x.detach().clone() for x in layers[0].parameters()]
+        loss(inside, k).backward()
+        train_after(after, optimizer, [k])
+        assert [torch.equal(x, y) for x, y in zip(before, layers[0].parameters(), strict=True)] == [frozen] * 2
+        assert all(x.grad is None for x in inside.parameters())
+        assert same(inside, after)
+        states = [o.state_dict()["state"] for o in (training, optimizer)]
+        assert states[0].keys() == states[1].keys()
+        training.load_state_dict(optimizer.state_dict())
+    training.remove()
+    loss(inside, 0).backward()
+    assert all(x.grad is not None for x in inside.parameters())
+
+
+def test_a_layer_frozen_between_forward_and_backward_stays():
+    net = model()
+    semaopt.step_in_backward(net, factory(weight_decay=0.1))
+    value = loss(net, 0)
+    net[2].requires_grad_(False)
+    net[2].weight.grad = torch.ones(7, 7)  # somebody else's, and not ours to step with
+    before = [x.detach().clone() for x in net.parameters()]
+    value.backward()
+    moved = [not torch.equal(x, y) for x, y in zip(before, net.parameters(), strict=True)]
+    assert moved == [True, True, False, False, True, True]
+
+
+def test_parameters_that_can_never_be_trained_are_left_alone():
+    net = model()
+    net.codes = nn.Parameter(torch.arange(3), requires_grad=False)
+    with torch.inference_mode():
+        net.fixed = nn.Parameter(torch.ones(3), requires_grad=False)
+    semaopt.step_in_backward(net, factory())
+    loss(net, 0).backward()
+    assert net.codes.tolist() == [0, 1, 2]
+    assert net.fixed.tolist() == [1.0, 1.0, 1.0]
+
+
 def test_what_it_cannot_do():
     net = model()
     with pytest.raises(ValueError, match=r"scaling='adam\+' \(group 0\): its u is the norm over all parameters"):
