@@ -20,6 +20,7 @@ from semaopt.experiments.table import Table
 from semaopt.experiments.workers import Engine, Here, Workers
 
 DTYPES = ("float32", "float64", "bfloat16")
+MOST_WORKERS = 1024
 
 
 def machine(device: str, dtype: str, group: ranks.Group) -> Machine:
@@ -36,8 +37,8 @@ def machine(device: str, dtype: str, group: ranks.Group) -> Machine:
 @contextmanager
 def engine(name: str, workers: int | None, address: str | None, group: ranks.Group) -> Iterator[Engine]:
     """Who does the runs: worker processes, Ray, or, where several processes share a run, this one with the others."""
+    check_engine(name, address, workers)
     count = cores() if workers is None else workers
-    check_engine(name, address)
     if name == "ray":
         from semaopt.experiments.engine_ray import RayWorkers
 
@@ -50,14 +51,17 @@ def engine(name: str, workers: int | None, address: str | None, group: ranks.Gro
             yield pool
 
 
-def check_engine(name: str, address: str | None) -> None:
-    """Refuse an engine that does not exist or is not installed, or an address that nobody would use."""
+def check_engine(name: str, address: str | None, workers: int | None) -> None:
+    """Refuse an engine that does not exist or is not installed, or what it does not take."""
     if name not in ("local", "ray"):
         raise SpecError(f"engine={name!r}: must be local or ray; local runs processes on this machine")
     if address is not None and name != "ray":
         raise SpecError(f"address={address!r}: is the address of a Ray cluster; add engine ray")
     if name == "ray" and importlib.util.find_spec("ray") is None:
         raise SpecError("engine='ray': needs the extra [ray]; pip install 'semaopt[ray]'")
+    if workers is not None and (type(workers) is not int or not 0 <= workers <= MOST_WORKERS):
+        rule = f"must be a whole number from 0 to {MOST_WORKERS}"
+        raise SpecError(f"workers={workers!r}: {rule}; 0 does the runs in this process, None takes one for each core")
 
 
 def cores() -> int:
@@ -68,6 +72,8 @@ def cores() -> int:
 
 def chosen(spec: str | Path | Spec, scale: str | None, only: Sequence[str]) -> Spec:
     """The spec at its scale, tried out; methods that are asked for must be there."""
+    if isinstance(only, str):
+        raise SpecError(f"only={only!r}: must be a list of names; write only=[{only!r}]")
     found = spec if isinstance(spec, Spec) else load(spec, scale)
     names = [method.name for method in found.methods]
     for name in only:

@@ -124,7 +124,7 @@ def _go(do: Callable[..., Any], spec: str, out: Path | None, options: dict[str, 
     bar.progress.disable = not ranks.leading()
     with told(bar, command):
         found = api.chosen(spec, options.pop("scale"), options["only"])
-        api.check_engine(options["engine_name"], options["address"])
+        api.check_engine(options["engine_name"], options["address"], options["workers"])
         api.machine(options["device"], options["dtype"], ranks.current())
         if do is api.tune:
             api.check_tuning(found)

@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from semaopt.experiments.files import OutputError
 from semaopt.experiments.spec_errors import SpecError
-from semaopt.experiments.workers import ATTEMPTS, Failure
+from semaopt.experiments.workers import ATTEMPTS, ENDING, Failure, raised
 
 Job = TypeVar("Job")
 Done = TypeVar("Done")
@@ -73,9 +72,9 @@ class RayWorkers:
         try:
             return self.ray.get(reference)
         except self.ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, OutputError):
+            if isinstance(error.cause, ENDING):
                 raise error.cause from error
-            return Failure(f"{type(error.cause).__name__}: {error.cause}")
+            return raised(error.cause)
         except self.ray.exceptions.RayError as error:
             return Failure(f"Ray gave it up: {str(error).splitlines()[0]}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from semaopt.hypergradient import Neumann, NeumannSeries, TrackedSystem
 
 Values = Mapping[str, Any]
 _SCALING = frozenset({"scaling", "g0", "beta2", "c_l", "c_u", "clip_scaling"})
-_DECAY = frozenset({"every", "factor"})
+DECAY = frozenset({"every", "factor"})
 _MINMAX = frozenset({"lr", "dual_lr", "dual_bound", "weight_decay"})
 
 
@@ -48,9 +48,12 @@ class Kind:
 def _scaling(values: Values) -> scalings.Scaling:
     name = values.get("scaling", "adam")
     row = type(scalings.resolve(name))
-    given = {key: values[key] for key in ("g0", "beta2", "c_l", "c_u") if key in values}
+    given = {key: value for key, value in values.items() if key in ("g0", "beta2", "c_l", "c_u")}
+    takes = [field.name for field in fields(row)]  # type: ignore[arg-type]  # the rows are dataclasses
+    remedy = "leave it out, or move an axis that all share to the grids of the others"
     for key, value in given.items():
-        require(key in getattr(row, "__dataclass_fields__", {}), key, value, f"{name!r} has none", "leave it out")
+        rule = f"{name!r} has none, it takes {', '.join(takes) or 'nothing of that kind'}"
+        require(key in takes, key, value, rule, remedy)
     return row(**given)
 
 
@@ -171,10 +174,10 @@ _PES = {**_STAGES, "factor": "factor"}
 _ADAPTIVE = frozenset({"lr", "beta", "weight_decay", "decoupled_weight_decay", "bias_correction"})
 
 KINDS: dict[str, Kind] = {
-    "ASA": Kind("cross_entropy", _ADAPTIVE | _SCALING | _DECAY, _asa),
-    "PDAda": Kind("auc", _ADAPTIVE | _MINMAX | _SCALING | _DECAY, _pdada),
-    "PDSM": Kind("auc", _ADAPTIVE | _MINMAX | _DECAY, _pdsm),
-    "SGDA": Kind("auc", _MINMAX | _DECAY, _sgda),
+    "ASA": Kind("cross_entropy", _ADAPTIVE | _SCALING | DECAY, _asa),
+    "PDAda": Kind("auc", _ADAPTIVE | _MINMAX | _SCALING | DECAY, _pdada),
+    "PDSM": Kind("auc", _ADAPTIVE | _MINMAX | DECAY, _pdsm),
+    "SGDA": Kind("auc", _MINMAX | DECAY, _sgda),
     "EpochSGDA": Kind("auc", _MINMAX | {"every", *_STAGES}, _staged(baselines.EpochSGDA, _STAGES), True),
     "PESSGDA": Kind("auc", _MINMAX | {"every", *_PES}, _staged(baselines.PESSGDA, _PES), True),
     "PESAdaGrad": Kind(
@@ -183,14 +186,14 @@ KINDS: dict[str, Kind] = {
     peers.PESG: Kind("auc", peers.TAKES, _pesg, True),
     "SMB": Kind(
         "cleaning",
-        _LOWER | _TERMS | {"beta", "bias_correction", "scaling", "g0", "beta2"} | _DECAY,
+        _LOWER | _TERMS | {"beta", "bias_correction", "scaling", "g0", "beta2"} | DECAY,
         _bilevel(semaopt.SMB, "tracked"),
     ),
     "SOBA": Kind("cleaning", _LOWER, _bilevel(baselines.SOBA, None)),
     "StocBiO": Kind("cleaning", _LOWER | _TERMS | {"lower_steps"}, _bilevel(baselines.StocBiO, "series")),
     "TTSA": Kind("cleaning", _LOWER | _TERMS, _bilevel(baselines.TTSA, "neumann")),
     "BSA": Kind("cleaning", _LOWER | _TERMS | {"lower_steps"}, _bilevel(baselines.BSA, "neumann")),
-    "SCMA": Kind("average_precision", _ADAPTIVE | _SCALING | _DECAY | {"inner_beta", "fresh"}, _scma),
+    "SCMA": Kind("average_precision", _ADAPTIVE | _SCALING | DECAY | {"inner_beta", "fresh"}, _scma),
 }
 
 

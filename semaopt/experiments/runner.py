@@ -44,6 +44,12 @@ class Silent:
 class RunsError(RuntimeError):
     """Some runs could not be done; the text names each and says why. All others are in the store."""
 
+    def __init__(self, count: str, failed: Sequence[tuple[str, Failure]]) -> None:
+        lines = [f"{name}: {one.reason}" for name, one in failed]
+        super().__init__("\n".join([f"{len(failed)} of {count} could not be done:", *lines]))
+        self.again = any(one.again for _, one in failed)
+        """Whether the same command may come to another end."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -104,7 +110,7 @@ class Runner:
     def results(self, work: Sequence[Unit]) -> list[Result]:
         """The results of all runs of all units, in their order."""
         missing = self.plan(work)
-        failed = []
+        failed: list[tuple[str, Failure]] = []
         shown = whole = 0
 
         def tick(epochs: int) -> None:
@@ -115,13 +121,13 @@ class Runner:
         for unit, done in self.engine.do(training.perform, missing, tick):
             whole += unit.epochs
             if isinstance(done, Failure):
-                failed.append(f"{unit}: {done.reason}")
-                self.watch.say(f"failed: {failed[-1]}")
+                failed.append((str(unit), done))
+                self.watch.say(f"failed: {unit}: {done.reason}")
             else:
                 self._keep(unit, done)
         tick(whole)  # one that continued, or diverged, has trained fewer than were planned
         if failed:
-            raise RunsError("\n".join([f"{len(failed)} of {len(missing)} could not be done:", *failed]))
+            raise RunsError(str(len(missing)), failed)
         return [self._known[run.key] for unit in work for run in unit.runs]
 
     def _keep(self, unit: Unit, results: Sequence[Result]) -> None:

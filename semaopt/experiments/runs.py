@@ -182,6 +182,7 @@ _NOT_COMPUTING = frozenset(
         *("spec.py", "spec_errors.py", "store.py", "study.py", "table.py", "tuning.py", "workers.py", "board.py"),
         *("api.py", "claims.py", "collect.py", "console.py", "drawing.py", "markdown.py", "page.py", "records.py"),
         *("reproduction.py", "section.py", "show.py", "theorem_figure.py", "theorems.py", "trials.py", "check.py"),
+        "spec_check.py",
     }
 )
 

@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from semaopt.experiments.spec_errors import SpecError, check, explain
+from semaopt.experiments.spec_check import check
+from semaopt.experiments.spec_errors import SpecError, explain
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -73,7 +74,7 @@ class Method(_Part):
 
     name: Name
     label: Annotated[str, Field(min_length=1, max_length=80)]
-    algorithm: _Minimizing | _MinMax | _Beyond
+    algorithm: Literal[_Minimizing, _MinMax, _Beyond]
     decays: list[Literal["lr", "gamma"]] = []
     """What is multiplied by ``factor`` every ``every`` epochs. The methods with stages of their own need none."""
     options: dict[str, Value] = {}

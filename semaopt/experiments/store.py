@@ -93,7 +93,11 @@ class Store:
                 path.parent.mkdir(parents=True, exist_ok=True)
             address = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
             self._db = sqlite3.connect(address, timeout=30, isolation_level=None, uri=True)
-            self._open()
+            try:
+                self._open()
+            except BaseException:
+                self._db.close()
+                raise
 
     def _open(self) -> None:
         db = self._db
@@ -113,12 +117,18 @@ class Store:
         elif kind == APPLICATION and version == SCHEMA:
             if not self.read_only:
                 db.execute(_RECORDS)
+                self._try_to_write()
         else:
-            db.close()
             raise OutputError(
                 f"{self.path}: is not a store of this version (schema {version}, this program has {SCHEMA}); move it "
                 "away, or choose another --out"
             )
+
+    def _try_to_write(self) -> None:
+        """And take it back: SQLite opens what it may only read too, and would tell when the first run has ended."""
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute(f"PRAGMA user_version = {SCHEMA}")
+        self._db.execute("ROLLBACK")
 
     def __enter__(self) -> Store:
         return self
@@ -132,8 +142,10 @@ class Store:
         try:
             yield
         except (sqlite3.Error, UnicodeError) as error:  # the latter: damage in a name that SQLite tells of
-            full = any(word in str(error) for word in ("full", "I/O", "readonly", "unable"))
+            full = any(word in str(error) for word in ("full", "I/O", "unable"))
             remedy = "free the disk, or choose another --out" if full else _MOVE
+            if "readonly" in str(error):
+                remedy = "let it be written to (chmod u+w), or choose another --out"
             raise OutputError(f"{self.path}: cannot be used ({error}); {remedy}") from error
         except OSError as error:
             if isinstance(error, OutputError):

@@ -32,7 +32,8 @@ from semaopt.experiments.runner import Place, Runner, Watch
 from semaopt.experiments.runs import Run, Unit, environment, make
 from semaopt.experiments.section import count
 from semaopt.experiments.spec import FIGURES, Method, Spec, load, shipped
-from semaopt.experiments.spec_errors import SpecError, axes_of
+from semaopt.experiments.spec_check import axes_of
+from semaopt.experiments.spec_errors import SpecError
 from semaopt.experiments.store import Store
 from semaopt.experiments.theorems import Parts, Theorems
 from semaopt.experiments.trials import Point, Trial, Tuning

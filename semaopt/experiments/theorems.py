@@ -75,12 +75,12 @@ class Theorems:
         work = partial(checks.run_one, quick=self.quick)
         for name, done in self.runner.engine.do(work, missing, lambda _: None):
             if isinstance(done, Failure):
-                failed.append(f"check {name}: {done.reason}")
+                failed.append((f"check {name}", done))
                 continue
             assert self.runner.store is not None  # else there are no names
             keep(self.runner.store, done, self.quick)
             self.found[name] = done
             self.runner.watch.done(_EPOCHS)
         if failed:
-            raise RunsError("\n".join([f"{len(failed)} of {len(missing)} checks could not be done:", *failed]))
+            raise RunsError(f"{len(missing)} checks", failed)
         return tuple(self.found[name] for name in self.names)

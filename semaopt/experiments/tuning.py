@@ -18,7 +18,7 @@ from semaopt.experiments.compare import mean_and_std
 from semaopt.experiments.files import canonical
 from semaopt.experiments.methods import is_number, rounded
 from semaopt.experiments.spec import Method, Spec
-from semaopt.experiments.spec_errors import axes_of
+from semaopt.experiments.spec_check import axes_of
 from semaopt.experiments.trials import Extension, Point, Trial, Tuning
 
 Evaluate = Callable[[list[tuple[Method, Point]], int], list[tuple[float, ...]]]

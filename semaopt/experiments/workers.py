@@ -11,17 +11,22 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import torch
 
 from semaopt._threads import one_thread
+from semaopt.experiments import ranks
+from semaopt.experiments.data.errors import DataError
 from semaopt.experiments.files import OutputError
 
 Job = TypeVar("Job")
 Done = TypeVar("Done")
 ATTEMPTS = 3
+ENDING = (OutputError, DataError)
+"""What jobs share is not there: an error that ends all of them, and is not the failure of one."""
+_PASSING = (MemoryError, OSError, torch.cuda.OutOfMemoryError)  # errors that the same job may not meet again
 _TICK = 0.5  # seconds between looks at how far the workers are
 
 
@@ -30,6 +35,13 @@ class Failure:
     """A job that could not be done, and why."""
 
     reason: str
+    again: bool = field(default=True, compare=False)
+    """Whether it may go well another time."""
+
+
+def raised(error: BaseException) -> Failure:
+    """The failure of a job that raised an error; it mostly does so each time, for its numbers are the same."""
+    return Failure(f"{type(error).__name__}: {error}", isinstance(error, _PASSING))
 
 
 class Engine(Protocol):
@@ -42,7 +54,7 @@ class Engine(Protocol):
 
 
 class Here:
-    """Does the jobs in this process, one after the other; an error ends it."""
+    """Does the jobs in this process, one after the other; one that raises an error is a :class:`Failure`."""
 
     def do(
         self, work: Callable[[Job], Done], jobs: Sequence[Job], tick: Callable[[int], None]
@@ -50,10 +62,18 @@ class Here:
         """See :class:`Engine`."""
         before = epochs_done()
         for job in jobs:
-            with one_thread():
-                result = work(job)
+            done: Done | Failure
+            try:
+                with one_thread():
+                    done = work(job)
+            except ENDING:
+                raise
+            except Exception as error:
+                if ranks.current().world > 1:  # the others may be waiting for this one
+                    raise
+                done = raised(error)
             tick(epochs_done() - before)
-            yield job, result
+            yield job, done
 
 
 class Workers:
@@ -102,10 +122,10 @@ class Workers:
                         waiting.append((job, attempt + 1))
                     else:
                         yield job, Failure(f"its process died {attempt} times (out of memory?)")
-                elif isinstance(error, OutputError):
+                elif isinstance(error, ENDING):
                     raise error
                 else:
-                    yield job, future.result() if error is None else Failure(f"{type(error).__name__}: {error}")
+                    yield job, future.result() if error is None else raised(error)
 
     def _started(self, slot: int) -> ProcessPoolExecutor:
         pool = self._pools[slot]

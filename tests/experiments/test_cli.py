@@ -17,7 +17,9 @@ import pytest
 
 import semaopt
 from semaopt import __main__ as program
-from semaopt.experiments import api, reproduction, spec, study, theorems
+from semaopt.experiments import api, reproduction, spec, study, theorems, training
+from semaopt.experiments.store import Store
+from semaopt.experiments.workers import Failure, Here
 from tests.experiments.tiny import RAW, RUNS, a_spec
 
 ROOT = Path(__file__).parents[2]
@@ -192,7 +194,11 @@ def test_run_and_tune(call, tmp_path):
         ({}, ("--tensorboard", "mine.toml/x"), "Invalid value for --tensorboard: 'mine.toml/x' is not a directory"),
         ({"model": {"options": {"hidden": "x"}}}, ("--workers", "1"), "hidden='x': must be a positive number of units"),
         ({"data": {"split": "scaffold"}}, ("--workers", "1"), "split='scaffold': digits holds no molecules"),
-        ({"model": {"name": "mpnn"}}, ("--workers", "1"), "mpnn takes molecules, and digits holds table; take mlp"),
+        (
+            {"model": {"name": "mpnn"}},
+            ("--workers", "1"),
+            "mpnn takes molecules, and digits holds table; take mlp or logistic",
+        ),
     ],
 )
 @pytest.mark.parametrize("command", ["run", "tune"])
@@ -296,7 +302,8 @@ def test_data_that_cannot_be_had_is_said(call, tmp_path, monkeypatch):
 
 
 def _saddle():
-    method = {"name": "sgda", "label": "SGDA", "algorithm": "SGDA", "options": {"lr": 0.1, "dual_lr": 0.1}}
+    options = {"lr": 0.1, "dual_lr": 0.1, "beta": 0.9}
+    method = {"name": "pdada", "label": "PDAda", "algorithm": "PDAda", "options": options}
     tuning = {"metric": "valid_auc", "direction": "maximize", "grid": {"lr": [0.1, 1.0]}, "rounds": 0}
     claim = {"metric": "train_auc", "order": []}
     return {"methods": [method], "tuning": tuning, "claim": claim, "metrics": ["train_auc"]}
@@ -330,6 +337,71 @@ def test_bad_arguments(call, tmp_path, args, text):
     assert "Traceback" not in err
     assert os.listdir(tmp_path) == ["file"]
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_store_that_may_only_be_read_is_refused_before_any_training(call, monkeypatch, tmp_path):
+    path, connect = write_spec(tmp_path / "mine.toml"), sqlite3.connect
+    Store(tmp_path / "there" / "runs.sqlite").__exit__()
+    monkeypatch.setattr(sqlite3, "connect", lambda address, **options: connect(address.replace("rwc", "ro"), **options))
+    monkeypatch.setattr(training, "perform", None)  # nothing comes to it
+    status, out, err = call("run", path, "--out", "there")
+    assert (status, out) == (2, "")
+    assert "let it be written to (chmod u+w), or choose another --out" in " ".join(err.split())
+    assert "tuning trial" not in err
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_series_without_a_convex_problem_is_a_failed_run_on_every_engine(call, tmp_path, workers):
+    raw = spec.load("bilevel-digits", "quick").model_dump()
+    given = {"lr": 10.0, "lower_lr": 0.3}
+    wanted = [
+        {**method, "options": {**method["options"], **given}}
+        for method in raw["methods"]
+        if method["name"] in ("soba", "bsa")
+    ]
+    changes = {
+        **{key: raw[key] for key in ("loss", "batch", "metrics")},
+        "data": {"noise": 0.4},
+        "model": {"name": "mlp"},
+        "claim": {**raw["claim"], "beats": {}, "order": []},
+        "methods": [{key: one[key] for key in ("name", "label", "algorithm", "options")} for one in wanted],
+        "seeds": {"tuning": [], "final": [0]},
+    }
+    path = Path(write_spec(tmp_path / "mine.toml", **changes))
+    path.write_text("\n".join(line for line in path.read_text().splitlines() if not line.startswith("tuning")))
+    status, out, err = call("run", str(path), "--workers", workers)
+    assert (status, out) == (1, "")
+    said = " ".join(err.split())
+    assert "Traceback" not in said
+    assert "1 of 2 could not be done: mine, bsa, final seed 0" in said
+    assert "RuntimeError: bound=" in said
+    assert "so it is not convex in the lower parameters: regularize it (lower_weight_decay)" in said
+    assert "All other runs are kept. These would fail in the same way again: first put right what is" in said
+    assert "To try these again" not in said
+    assert stored(tmp_path / "results/mine") == 1
+
+
+def test_a_run_whose_process_died_may_be_tried_again(call, monkeypatch, tmp_path):
+    failed = Failure("its process died 3 times (out of memory?)")
+    monkeypatch.setattr(Here, "do", lambda self, work, jobs, tick: ((job, failed) for job in jobs))
+    status, _, err = call("run", write_spec(tmp_path / "mine.toml"), "--only", "adam")
+    assert status == 1
+    assert "All other runs are kept. To try these again: semaopt run" in " ".join(err.split())
+
+
+@pytest.mark.parametrize("do", [api.run, api.tune])
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"workers": -3}, r"workers=-3: must be a whole number from 0 to 1024; 0 does the runs in this process, None"),
+        ({"workers": 2.5}, r"workers=2.5: must be a whole number"),
+        ({"only": "adam"}, r"only='adam': must be a list of names; write only=\['adam'\]"),
+    ],
+)
+def test_bad_arguments_from_python(tmp_path, do, options, text):
+    with pytest.raises(spec.SpecError, match=text):
+        do(a_spec(), out=tmp_path / "there", **options)
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_disk_that_fills_up(call, monkeypatch, tmp_path):

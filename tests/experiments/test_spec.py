@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from semaopt.experiments import spec
 from semaopt.experiments.spec import SpecError
-from tests.experiments.tiny import RAW, a_spec
+from tests.experiments.tiny import AUC, RAW, a_spec
 
 
 @pytest.mark.parametrize("name", spec.shipped())
@@ -70,6 +70,55 @@ def test_all_figures_are_there():
         ({"claim": {"beats": {"both": ["beta"]}}}, "claim: has both an order and beats"),
         ({"claim": {"order": ["adam", "bet"]}}, "claim.order: 'bet' is no method; did you mean 'beta'?"),
         ({"together": 3, "model": {"name": "resnet8"}}, "together=3: only mlp and logistic are trained as one"),
+        (
+            {"tuning": {"grid": {"weight_dcay": [0.0, 1e-2]}}},
+            "tuning.grid.weight_dcay: no method here has such a hyper-parameter; did you mean 'weight_decay'? Known: ",
+        ),
+        (
+            {"tuning": {"extend": ["lrr"]}},
+            "tuning.extend: 'lrr' is no axis of tuning.grid; did you mean 'lr'? Known: g0",
+        ),
+        (
+            {"metrics": ["train_loss", "test_auc"]},
+            "metrics[1]='test_auc': is of two classes, and digits has 10; set data.binary = true, or take test_acc",
+        ),
+        (
+            {"data": {"name": "cifar100"}, "tuning": {"metric": "valid_auc", "direction": "maximize"}},
+            "tuning.metric='valid_auc': is of two classes, and cifar100 has 100; set data.binary = true, or take v",
+        ),
+        (
+            {"tuning": {"direction": "maximize"}},
+            "tuning.direction='maximize': a lower valid_loss is better; write direction = 'minimize'",
+        ),
+        (
+            {"tuning": {"metric": "valid_accuracy"}},
+            "tuning.direction='minimize': a higher valid_accuracy is better; write direction = 'maximize'",
+        ),
+        (
+            {"methods": {"both": {"decays": []}}},
+            "methods[2].options.every: says how to decay, and both decays nothing; add decays = ['lr'], ['gamma'] or",
+        ),
+        (
+            {"methods": {"adam": {"grid": {"factor": [0.1, 0.2]}}}},
+            "methods[0].grid.factor: says how to decay, and adam decays nothing; add decays = ",
+        ),
+        (
+            {"tuning": {"grid": {"factor": [0.1, 0.2]}}},
+            "methods[0]: tuning.grid.factor says how to decay, and adam decays nothing; add decays = ['lr'], ['gamma'] "
+            "or ['lr', 'gamma'], or move the axis to the grids of the methods that decay",
+        ),
+        (
+            {"methods": {"adam": {"decays": ["gama"]}}},
+            "decays[0]='gama': input should be 'lr' or 'gamma'; did you mean",
+        ),
+        (
+            {"methods": {"adam": {"options": {"scaling": "adabound"}}}},
+            "methods[0]: g0=1e-07: 'adabound' has none, it takes c_l, c_u, beta2; leave it out, or move an axis",
+        ),
+        (
+            {"methods": {"adam": {"options": {"scaling": "shb"}}}},
+            "methods[0]: g0=1e-07: 'shb' has none, it takes nothing of that kind; leave it out",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(change, text):
@@ -77,6 +126,27 @@ def test_what_is_wrong_is_said(change, text):
         a_spec(**change)
     assert text in str(caught.value)
     assert str(caught.value).startswith("spec: ")
+
+
+def test_an_unknown_algorithm_is_one_line_with_the_nearest():
+    with pytest.raises(SpecError) as caught:
+        a_spec(methods={"adam": {"algorithm": "ASAA"}})
+    assert str(caught.value) == (
+        "spec: methods[0].algorithm='ASAA': input should be 'ASA', 'PDAda', 'PDSM', 'SGDA', 'EpochSGDA', 'PESSGDA', "
+        "'PESAdaGrad', 'PESG', 'SMB', 'SOBA', 'StocBiO', 'TTSA', 'BSA' or 'SCMA'; did you mean 'ASA'?"
+    )
+
+
+def test_what_two_classes_or_one_method_have_is_right():
+    assert a_spec(data={"binary": True}, metrics=["train_loss", "test_auc"]).metrics[1] == "test_auc"
+    staged = {"name": "epoch", "label": "Epoch-SGDA", "algorithm": "EpochSGDA", "options": {"every": 1}}
+    auc = a_spec(**{**AUC, "methods": [*AUC["methods"], staged]})  # g0 is an axis of PDAda alone
+    assert auc.method("epoch").decays == []
+    forgotten = {**AUC["methods"][0], "options": {"every": 1, "factor": 0.5}}
+    with pytest.raises(
+        SpecError, match=r"every: says how to decay, and sgda decays nothing; add decays = \['lr'\], or l"
+    ):
+        a_spec(**{**AUC, "methods": [forgotten, AUC["methods"][1]]})
 
 
 def test_a_missing_key_and_several_problems_at_once():

@@ -101,6 +101,23 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         Store(tmp_path / "file" / "runs.sqlite")
 
 
+def test_a_store_that_may_only_be_read_is_refused_when_it_is_opened(path, monkeypatch):
+    before = path.read_bytes()
+    Store(path).__exit__()
+    assert path.read_bytes() == before  # that it can be written to was tried, and taken back
+    connect = sqlite3.connect
+
+    def unprivileged(address, **options):  # what SQLite does where the file's mode forbids to write; root may always
+        return connect(address.replace("mode=rwc", "mode=ro"), **options)
+
+    monkeypatch.setattr(sqlite3, "connect", unprivileged)
+    text = r"cannot be used \(attempt to write a readonly database\); let it be written to \(chmod u\+w\), or choose"
+    with pytest.raises(OutputError, match=text):
+        Store(path)
+    with Store(path, read_only=True) as store:
+        assert len(store) == 1
+
+
 def test_ten_thousand_runs_are_looked_up_at_once(tmp_path):
     with Store(tmp_path / "runs.sqlite") as store:
         curve = [0.5] * 60

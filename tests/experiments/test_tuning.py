@@ -6,7 +6,7 @@ import pytest
 
 from semaopt.experiments import spec as specs
 from semaopt.experiments.files import canonical
-from semaopt.experiments.spec_errors import axes_of
+from semaopt.experiments.spec_check import axes_of
 from semaopt.experiments.trials import Trial
 from semaopt.experiments.tuning import binding, extended, rungs, tune
 from tests.experiments.tiny import AUC, a_spec

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from semaopt.experiments import ranks
+from semaopt.experiments.data import DataError
 from semaopt.experiments.files import OutputError
-from semaopt.experiments.workers import ATTEMPTS, Failure, Here, Workers, count_epoch
+from semaopt.experiments.workers import ATTEMPTS, Failure, Here, Workers, count_epoch, raised
 
 
 def square(x):
@@ -30,6 +32,8 @@ def dangerous(job):
         raise ValueError("a bad job")
     if name == "full":
         raise OutputError("the disk is full")
+    if name == "lost":
+        raise DataError("no such file")
     return name
 
 
@@ -43,6 +47,22 @@ def test_in_this_process_a_job_has_one_thread():
     finally:
         torch.set_num_threads(before)
     assert ticks == [1, 2]
+
+
+def test_in_this_process_a_job_that_fails_is_no_end_and_what_all_share_is_one(tmp_path, monkeypatch):
+    jobs = [(str(tmp_path), name) for name in ("a", "wrong", "b")]
+    found = [done for _, done in Here().do(dangerous, jobs, lambda _: None)]
+    assert found == ["a", Failure("ValueError: a bad job"), "b"]
+    assert not found[1].again
+    assert raised(MemoryError()).again
+    for name, error in (("full", OutputError), ("lost", DataError)):
+        with pytest.raises(error):
+            list(Here().do(dangerous, [(str(tmp_path), name)], lambda _: None))
+    group = ranks.Group()
+    group.world = 2  # the other process would wait for ever
+    monkeypatch.setattr(ranks, "current", lambda: group)
+    with pytest.raises(ValueError, match="a bad job"):
+        list(Here().do(dangerous, jobs, lambda _: None))
 
 
 def test_workers_start_only_when_there_is_work():
@@ -64,6 +84,8 @@ def test_who_dies_is_tried_again_and_the_others_go_on(tmp_path):
         assert tries == {"fatal": ATTEMPTS, "shaky": 2, "a": 1, "b": 1, "c": 1, "wrong": 1}
         with pytest.raises(OutputError, match="the disk is full"):
             list(workers.do(dangerous, [(str(tmp_path), "full")], ticks.append))
+        with pytest.raises(DataError, match="no such file"):
+            list(workers.do(dangerous, [(str(tmp_path), "lost")], ticks.append))
         assert sorted(done[0] for _, done in workers.do(square, [1, 2, 3], ticks.append)) == [1, 4, 9]
         assert ticks[-1] == 3
 

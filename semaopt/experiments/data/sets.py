@@ -22,6 +22,7 @@ class DataSet:
     about: str
     reader: Callable[[Path, Mapping[str, str]], Raw]
     downloads: tuple[Download, ...] = ()
+    classes: int = 2
 
     @property
     def files(self) -> tuple[File, ...]:
@@ -130,11 +131,11 @@ def _libsvm(name: str, packed: str, sizes: tuple[int, int], rows: tuple[int, int
 SETS: dict[str, DataSet] = {
     one.name: one
     for one in (
-        DataSet("digits", "1,797 digits of 8x8 pixels, 10 classes", tables.digits),
+        DataSet("digits", "1,797 digits of 8x8 pixels, 10 classes", tables.digits, classes=10),
         DataSet("breast_cancer", "569 tumours, 30 measurements, 2 classes", tables.breast_cancer),
-        DataSet("cifar10", "60,000 colour images of 32x32 pixels, 10 classes", cifar.cifar10, (_CIFAR10,)),
-        DataSet("cifar100", "60,000 colour images of 32x32 pixels, 100 classes", cifar.cifar100, (_CIFAR100,)),
-        DataSet("mnist", "70,000 digits of 28x28 pixels, 10 classes", mnist.mnist, _MNIST),
+        DataSet("cifar10", "60,000 colour images of 32x32 pixels, 10 classes", cifar.cifar10, (_CIFAR10,), 10),
+        DataSet("cifar100", "60,000 colour images of 32x32 pixels, 100 classes", cifar.cifar100, (_CIFAR100,), 100),
+        DataSet("mnist", "70,000 digits of 28x28 pixels, 10 classes", mnist.mnist, _MNIST, 10),
         DataSet(
             "bbbp",
             "2,050 molecules, whether they pass the blood-brain barrier",

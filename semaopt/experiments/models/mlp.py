@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from semaopt.experiments.data.errors import DataError
 from semaopt.experiments.data.task import Task
+from semaopt.experiments.models.misfit import misfit
 
 
 class Scores(nn.Module):
@@ -26,7 +27,7 @@ class Scores(nn.Module):
 
 def _columns(task: Task, model: str) -> int:
     if task.kind == "molecules":
-        raise DataError(f"{model} takes rows of numbers or images, and {task.name} holds molecules; take mpnn")
+        raise misfit(model, "rows of numbers or images", task)
     return math.prod(task.shape)
 
 

@@ -11,6 +11,7 @@ from semaopt.experiments.data.errors import DataError, unknown
 from semaopt.experiments.data.featurize import ATOM_FEATURES, BOND_FEATURES
 from semaopt.experiments.data.task import Task
 from semaopt.experiments.models import messages
+from semaopt.experiments.models.misfit import misfit
 from semaopt.experiments.models.readout import Readout
 
 #: The same network computed in different ways; "plain" is the slow one that reads like the definition.
@@ -53,7 +54,7 @@ class MPNN(nn.Module):
     ) -> None:
         super().__init__()
         if task is not None and task.kind != "molecules":
-            raise DataError(f"mpnn takes molecules, and {task.name} holds {task.kind}; take mlp or a resnet")
+            raise misfit("mpnn", "molecules", task)
         if implementation not in IMPLEMENTATIONS:
             raise DataError(unknown("implementation", implementation, IMPLEMENTATIONS))
         if units < ATOM_FEATURES:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
-from semaopt.experiments.data.errors import DataError
 from semaopt.experiments.data.task import Task
+from semaopt.experiments.models.misfit import misfit
 from semaopt.experiments.models.mlp import Scores
 
 
@@ -85,7 +85,7 @@ def _network(task: Task, stem: nn.Sequential, stages: nn.Sequential, features: i
 
 def _channels(task: Task, model: str) -> int:
     if task.kind != "images":
-        raise DataError(f"{model} takes images, and {task.name} holds {task.kind}; take mlp or mpnn")
+        raise misfit(model, "images", task)
     return task.shape[0]
 
 

@@ -9,7 +9,11 @@ from sklearn.model_selection import train_test_split
 
 from semaopt.experiments import data
 from semaopt.experiments.data import splits
-from tests.experiments.data.official import real
+from semaopt.experiments.data.load import find
+from tests.experiments.data import official
+from tests.experiments.data.official import real, trusted
+
+__all__ = ["trusted"]
 
 
 def test_digits_is_split_as_scikit_learn_splits_it():
@@ -113,6 +117,16 @@ def test_real_binary_sets(name, sizes, positives):
     facts = task.describe()
     assert tuple(facts["sizes"].values()) == sizes
     assert tuple(facts["positives"].values()) == positives
+
+
+def test_the_catalogue_knows_the_classes(tmp_path, trusted):
+    official.cifar(tmp_path)
+    official.cifar(tmp_path, "cifar-100-python", 100, rows=1000)
+    official.mnist(tmp_path)
+    official.bbbp(tmp_path)
+    for name in ("digits", "breast_cancer", "cifar10", "cifar100", "mnist", "bbbp"):
+        assert data.load(name, root=trusted(name)).classes == find(name).classes
+    assert {name for name in data.NAMES if find(name).classes > 2} == {"digits", "cifar10", "cifar100", "mnist"}
 
 
 def test_real_bbbp_rows_that_do_not_parse_are_named():

@@ -29,6 +29,11 @@ def test_images(images, name, count):
     assert all(p.grad is not None for p in model.parameters())
 
 
+def test_images_are_not_molecules(images):
+    with pytest.raises(data.DataError, match=r"cifar10 holds images; take a resnet, mlp or logistic$"):
+        models.build("mpnn", images)
+
+
 def test_a_shortcut_skips_pixels_and_adds_channels():
     from semaopt.experiments.models.resnet import Basic
 
@@ -72,7 +77,8 @@ def test_hidden_layers():
         ("logistic", {"hidden": 3}, "logistic has no option 'hidden'"),
         ("mlp", {"hidden": []}, r"hidden=\[\]: must be a positive number"),
         ("mlp", {"hidden": 0}, "hidden=0: must be a positive number"),
-        ("resnet20", {}, "resnet20 takes images, and digits holds table"),
+        ("resnet20", {}, "resnet20 takes images, and digits holds table; take mlp or logistic$"),
+        ("mpnn", {}, "mpnn takes molecules, and digits holds table; take mlp or logistic$"),
     ],
 )
 def test_refusals(name, options, text):
@@ -83,8 +89,9 @@ def test_refusals(name, options, text):
 def test_rows_are_not_molecules(tmp_path, trusted):
     official.bbbp(tmp_path)
     task = data.load("bbbp", root=trusted("bbbp"))
-    with pytest.raises(data.DataError, match="bbbp holds molecules; take mpnn"):
-        models.build("mlp", task)
+    for name in ("mlp", "resnet8"):
+        with pytest.raises(data.DataError, match=r"bbbp holds molecules; take mpnn$"):
+            models.build(name, task)
     assert models.build("mpnn", task)(task.train.inputs(torch.arange(3))).shape == (3,)
 
 
