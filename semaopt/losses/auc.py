@@ -11,6 +11,7 @@ from torch.nn import Parameter
 
 from semaopt._check import require
 from semaopt.losses.auc_objective import ClosedForm, objective, one_hot, positive, unseen
+from semaopt.losses.drawn import Drawn
 
 
 class Saddle(NamedTuple):
@@ -49,8 +50,9 @@ class AUCMinMax(nn.Module):
             gains from moving all scores alike, and they run away. A sequence gives one problem per class, see below.
             :meth:`from_labels` counts it in the training set.
         s, r, y: where the variables start, a number or one per class.
-        validate: check the labels of every batch; one reduction, which on a GPU waits for the device. Compiled code
-            never checks.
+        validate: check the labels of every batch; one reduction, which on a GPU waits for the device. In the first
+            batches of a training the share of positives is compared with the prior as well, and a warning says if
+            they cannot agree. Compiled code never checks.
         device, dtype: of s, r, y and the prior, which has at least float32.
 
     Shapes: scores (n,) or (n, 1) with labels (n,) or (n, 1), of any dtype. With C priors: scores (n, C) with labels
@@ -100,6 +102,7 @@ class AUCMinMax(nn.Module):
             require(fits, name, tuple(start.shape), f"must be one number or have shape {tuple(p.shape)}", "the prior's")
         self.s, self.r, self.y = (Parameter(start.reshape(-1).expand(len(p)).clone()) for start in starts.values())
         self.validate = validate
+        self._drawn = Drawn() if validate else None
 
     @classmethod
     def from_labels(cls, labels: Any, num_classes: int | None = None, **options: Any) -> AUCMinMax:
@@ -143,6 +146,8 @@ class AUCMinMax(nn.Module):
     def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The mean over the batch (and over classes) of the min-max objective."""
         self._check_shapes(scores, labels)
+        if self._drawn is not None and self.training and torch.is_grad_enabled() and unseen():
+            self._drawn = self._drawn.after(self._weights(labels, torch.float32), self.prior)
         variables: tuple[Tensor, ...] = scores, self.prior, self.s, self.r, self.y
         dtype = scores.dtype if scores.dtype == torch.float64 else torch.float32
         if not scores.dtype == dtype == variables[1].dtype:

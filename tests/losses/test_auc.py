@@ -448,3 +448,39 @@ def test_the_prior_is_the_share_among_those_drawn(drawn, invariant):
 def test_labels_that_are_none(wrong, error, text):
     with pytest.raises(error, match=text):
         wrong()
+
+
+def draw(auc, share, batches, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(batches):
+        b = torch.rand(32, generator=generator)[:, None] < torch.tensor(share)
+        auc(torch.zeros(b.shape, requires_grad=True), b).backward()
+
+
+def test_a_sampler_that_does_not_draw_by_the_prior_is_told_once():
+    text = r"of the first 2048 examples 0\.\d+ were positive, but prior=0\.1: .*pass the share"
+    with pytest.warns(UserWarning, match=text) as told:
+        draw(AUCMinMax(0.1), [0.5], 300)
+    assert [warning.filename for warning in told] == [__file__]
+    with pytest.warns(UserWarning, match=r"positive in class 1, but prior=0\.3"):
+        draw(AUCMinMax([0.5, 0.3]), [0.5, 0.1], 64)
+
+
+@pytest.mark.parametrize("prior", [0.01, 0.1, 0.5, 0.99])
+def test_even_draws_are_never_told_of(prior):
+    for seed in range(20):
+        draw(AUCMinMax(prior), [prior], 64, seed)
+
+
+def test_only_training_is_watched_and_only_with_validation():
+    auc, b = AUCMinMax(0.1), torch.ones(32)
+    for _ in range(100):
+        AUCMinMax(0.1, validate=False)(torch.zeros(32, requires_grad=True), b)
+        with torch.no_grad():
+            auc(torch.zeros(32), b)
+    auc.eval()
+    draw(auc, [0.5], 100)
+    auc.train()
+    draw(auc, [0.5], 63)
+    with pytest.warns(UserWarning, match=r"of the first 2048 examples"):
+        draw(copy.deepcopy(auc), [0.5], 1)
