@@ -130,7 +130,7 @@ def speed(repeats: int) -> dict:
     steps, iterations = {}, {}
     for contestant in contestants():
         model = mlp(30, seed=0)
-        loss, optimizer = contestant.make(model, 0.3)
+        loss, optimizer = contestant.make(model, b.mean().item())
 
         def iterate(model=model, loss=loss, optimizer=optimizer):
             optimizer.zero_grad()
@@ -144,7 +144,7 @@ def speed(repeats: int) -> dict:
 
 def loss_forward(repeats: int, n: int = 1024) -> dict:
     scores, labels = torch.randn(n, 1, requires_grad=True), (torch.rand(n, 1) < 0.1).float()
-    auc, bce = semaopt.losses.AUCMinMax(0.1), nn.BCEWithLogitsLoss()
+    auc, bce = semaopt.losses.AUCMinMax.from_labels(labels), nn.BCEWithLogitsLoss()
     jobs = {"AUCMinMax": lambda: auc(scores, labels), "BCEWithLogits": lambda: bce(scores, labels)}
     if not WHY_NO_PESG:
         libauc = AUCMLoss()

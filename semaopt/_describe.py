@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from numbers import Integral
 from typing import Any
 
 
@@ -17,11 +18,13 @@ def describe(value: Any, known: Mapping[str, type[Any]]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """The same with Python's floats for those of NumPy, which are floats too but not to ``weights_only=True``."""
+    """The same with Python's numbers for those of NumPy, which ``weights_only=True`` does not load."""
     if type(value) is dict:
         return {key: plain(item) for key, item in value.items()}
     if type(value) in (list, tuple):
         return type(value)(plain(item) for item in value)
+    if not isinstance(value, bool) and isinstance(value, Integral):
+        return int(value)
     return float(value) if isinstance(value, float) else value
 
 

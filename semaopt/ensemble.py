@@ -62,9 +62,10 @@ class Ensemble:
         _refuse_partly_frozen(models)
         _refuse_running_statistics(models[0])
         self._skeleton = copy.deepcopy(models[0])  # its values are never used
+        stacks = {name: torch.stack(rows).detach() for name, rows in _rows(models, "named_parameters")}
         self._stacked = {
-            name: torch.stack(rows).detach().requires_grad_(rows[0].requires_grad)
-            for name, rows in _rows(models, "named_parameters")
+            name: stack.requires_grad_(stack.is_floating_point() or stack.is_complex())
+            for name, stack in stacks.items()
         }
         self._buffers = {name: torch.stack(rows).detach() for name, rows in _rows(models, "named_buffers")}
         self._members = len(models)
@@ -73,7 +74,10 @@ class Ensemble:
             k for k, count in enumerate([1] * len(models) if alike is None else alike) for _ in range(count)
         ]
         self._own = [
-            [nn.Parameter(stack.detach()[rows], stack.requires_grad) for stack in self._stacked.values()]
+            [
+                nn.Parameter(stack.detach()[rows], first.requires_grad)
+                for stack, first in zip(self._stacked.values(), models[0].parameters(), strict=True)
+            ]
             for rows in self._rows
         ]
 
@@ -112,20 +116,16 @@ class Ensemble:
         """
         if not shared:
             self._refuse_other_sizes(inputs)
-        self._follow_freezing()
 
         def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], *given: Any) -> Any:
             return functional_call(self._skeleton, (parameters, buffers), given)
 
         dims = (0, 0, *((None if shared else 0) for _ in inputs))
-        return vmap(one, in_dims=dims, randomness="different")(self._stacked, self._buffers, *inputs)
-
-    def _follow_freezing(self) -> None:
-        """Track a parameter if it is to be moved in any member; the flag is not touched in vain, inside torch.func."""
-        for k, stack in enumerate(self._stacked.values()):
-            required = any(own[k].requires_grad for own in self._own)
-            if stack.requires_grad != required:
-                stack.requires_grad_(required)
+        moved = {
+            name: stack if any(own[k].requires_grad for own in self._own) else stack.detach()
+            for k, (name, stack) in enumerate(self._stacked.items())
+        }
+        return vmap(one, in_dims=dims, randomness="different")(moved, self._buffers, *inputs)
 
     def backward(self, losses: Tensor) -> None:
         """Give every member the gradient of its own loss, added to what it has as ``loss.backward()`` would.

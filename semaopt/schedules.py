@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from semaopt._check import is_real, require, whole
+from semaopt._check import is_real, number, require, whole
 from semaopt._describe import plain
 
 _SMALLEST_GAMMA = 2.0**-53  # the smallest that keeps beta = 1 - gamma below 1
@@ -146,7 +146,7 @@ class Stagewise(_Together):
             "must lie in (0, 1]",
             "gamma may only shrink; the paper takes 0.2",
         )
-        self.every, self.factor = whole("every", every, "count steps"), factor
+        self.every, self.factor = whole("every", every, "count steps"), number(factor)
         super().__init__(optimizer, on, last_epoch)
 
     def factor_at(self, t: int) -> float:
@@ -171,7 +171,7 @@ class Polynomial(_Together):
             "must be a finite number > 0",
             "the usual power is 1.0",
         )
-        self.every, self.power = whole("every", every, "count steps"), power
+        self.every, self.power = whole("every", every, "count steps"), number(power)
         super().__init__(optimizer, on, last_epoch)
 
     def factor_at(self, t: int) -> float:

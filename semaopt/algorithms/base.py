@@ -86,6 +86,7 @@ class SemaOptimizer(Watchful):
             raise ValueError(f"on_nonfinite={given!r}: a step is left out as a whole; give it to the optimizer")
         group = self._complete(param_group)
         check_group(group)
+        group.update({name: plain(value) for name, value in group.items() if name not in ("params", "param_names")})
         if isinstance(group["params"], Tensor):
             group["params"] = [group["params"]]
         elif not isinstance(group["params"], set):  # torch refuses a set, and says why

@@ -173,7 +173,8 @@ class SCMA(SemaOptimizer):
         if rows is None:
             return track_(z.clone(), g, gamma)
         seen: Tensor = group["z_seen"][rows]
-        weight = torch.ones_like(seen).masked_fill(seen > 0, float(gamma))
+        newest = gamma.reshape(()).to(seen) if isinstance(gamma, Tensor) else gamma
+        weight = torch.ones_like(seen).masked_fill(seen > 0, newest)
         return torch.lerp(z, g, weight.view(-1, *[1] * (g.dim() - 1)))
 
     def _write(self, z: Tensor, rows: Tensor | None) -> None:

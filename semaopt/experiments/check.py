@@ -80,7 +80,7 @@ def _results(chosen: list[str], quick: bool, workers: int, out: Path | None) -> 
         return _run(chosen, quick, workers) if out is None else _go_on(chosen, quick, workers, out)
     except KeyboardInterrupt:
         kept = (
-            "checks are kept with --out DIR alone"
+            "only --out DIR keeps what is finished"
             if out is None
             else "what is finished is kept: the same command goes on"
         )

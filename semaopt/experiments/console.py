@@ -52,8 +52,8 @@ def told(bar: Bar, command: str, place: str = "--out") -> Iterator[None]:
         bar.say(f"Interrupted; what is finished is kept, what is under way goes on where it was. To go on: {command}")
         raise typer.Exit(INTERRUPTED) from None
     except RunsError as error:
-        same = "These would fail in the same way again: first put right what is said of them, or leave their methods"
-        remedy = "To try these again" if error.again else f"{same} out of the spec. Then"
+        same = "These would most likely fail in the same way again. Once what is said of them is put right"
+        remedy = "To try these again" if error.again else same
         bar.say(f"{error}\nAll other runs are kept. {remedy}: {command}")
         raise typer.Exit(1) from None
     except OutputError as error:

@@ -131,8 +131,9 @@ def _tuning(finding: Finding) -> list[str]:
     counts = {len(trials) for trials in tuning.trials.values()}
     each = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
     seeds = count(len(finding.spec.seeds.tuning), "tuning seed")
-    epochs = " and ".join(map(str, looks(finding)))
-    halving = f", by successive halving after epoch {epochs}" if epochs else ""
+    epochs = looks(finding)
+    after = f"epoch{'' if len(epochs) == 1 else 's'} {' and '.join(map(str, epochs))}"
+    halving = f", by successive halving after {after}" if epochs else ""
     said = [f"Tuned for the {tuned_for(finding)}, {each} trials for each method{halving}, {seeds}."]
     for extension in tuning.extensions:
         names = " and ".join(finding.label(name) for name in extension.because)

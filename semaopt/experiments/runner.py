@@ -44,11 +44,17 @@ class Silent:
 class RunsError(RuntimeError):
     """Some runs could not be done; the text names each and says why. All others are in the store."""
 
-    def __init__(self, count: str, failed: Sequence[tuple[str, Failure]]) -> None:
+    again = True
+    """Whether the same command may well come to another end."""
+
+    @classmethod
+    def of(cls, count: str, failed: Sequence[tuple[str, Failure]]) -> RunsError:
+        """The error of these failures; its cause is the first that has one."""
         lines = [f"{name}: {one.reason}" for name, one in failed]
-        super().__init__("\n".join([f"{len(failed)} of {count} could not be done:", *lines]))
-        self.again = any(one.again for _, one in failed)
-        """Whether the same command may come to another end."""
+        error = cls("\n".join([f"{len(failed)} of {count} could not be done:", *lines]))
+        error.again = any(one.again for _, one in failed)
+        error.__cause__ = next((one.error for _, one in failed if one.error is not None), None)
+        return error
 
 
 @dataclass(frozen=True)
@@ -127,7 +133,7 @@ class Runner:
                 self._keep(unit, done)
         tick(whole)  # one that continued, or diverged, has trained fewer than were planned
         if failed:
-            raise RunsError(str(len(missing)), failed)
+            raise RunsError.of(str(len(missing)), failed)
         return [self._known[run.key] for unit in work for run in unit.runs]
 
     def _keep(self, unit: Unit, results: Sequence[Result]) -> None:

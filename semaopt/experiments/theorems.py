@@ -82,5 +82,5 @@ class Theorems:
             self.found[name] = done
             self.runner.watch.done(_EPOCHS)
         if failed:
-            raise RunsError(f"{len(missing)} checks", failed)
+            raise RunsError.of(f"{len(missing)} checks", failed)
         return tuple(self.found[name] for name in self.names)

@@ -36,12 +36,14 @@ class Failure:
 
     reason: str
     again: bool = field(default=True, compare=False)
-    """Whether it may go well another time."""
+    """Whether it may well go better another time."""
+    error: BaseException | None = field(default=None, compare=False, repr=False)
+    """What it raised, for those who look for the place."""
 
 
 def raised(error: BaseException) -> Failure:
     """The failure of a job that raised an error; it mostly does so each time, for its numbers are the same."""
-    return Failure(f"{type(error).__name__}: {error}", isinstance(error, _PASSING))
+    return Failure(f"{type(error).__name__}: {error}", isinstance(error, _PASSING), error)
 
 
 class Engine(Protocol):

@@ -11,7 +11,7 @@ from torch.nn import Parameter
 
 from semaopt._check import require
 from semaopt.losses.auc_objective import ClosedForm, objective, one_hot, positive, unseen
-from semaopt.losses.drawn import Drawn
+from semaopt.losses.drawn import Drawn, warn
 
 
 class Saddle(NamedTuple):
@@ -28,8 +28,11 @@ class Saddle(NamedTuple):
 def _numbers(name: str, value: Any, kind: dict[str, Any]) -> Tensor:
     try:
         return torch.as_tensor(value, **kind).detach()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name}={value!r}: must be a number, a sequence of them or a tensor ({error})") from error
+
+
+_EXACT: dict[str, Any] = {"device": "cpu", "dtype": torch.float64}
 
 
 class AUCMinMax(nn.Module):
@@ -47,12 +50,12 @@ class AUCMinMax(nn.Module):
     Args:
         prior: p in (0, 1), the share of positive examples among those drawn: that of the training set where batches
             are drawn evenly, 0.5 where a sampler draws as many positives as negatives. With another p the objective
-            gains from moving all scores alike, and they run away. A sequence gives one problem per class, see below.
+            is smallest where all scores are one number. A sequence gives one problem per class, see below.
             :meth:`from_labels` counts it in the training set.
         s, r, y: where the variables start, a number or one per class.
         validate: check the labels of every batch; one reduction, which on a GPU waits for the device. In the first
             batches of a training the share of positives is compared with the prior as well, and a warning says if
-            they cannot agree. Compiled code never checks.
+            they differ by more than chance. Compiled code never checks.
         device, dtype: of s, r, y and the prior, which has at least float32.
 
     Shapes: scores (n,) or (n, 1) with labels (n,) or (n, 1), of any dtype. With C priors: scores (n, C) with labels
@@ -88,21 +91,23 @@ class AUCMinMax(nn.Module):
         super().__init__()
         kind: dict[str, Any] = {"device": device, "dtype": dtype or torch.get_default_dtype()}
         wide = torch.promote_types(kind["dtype"], torch.float32)
-        self._exact = _numbers("prior", prior, {"device": "cpu", "dtype": torch.float64}).reshape(-1).clone()
-        p = self._exact.to(wide)
-        ok = p.numel() > 0 and bool(((p > 0) & (p < 1)).all())
+        p = _numbers("prior", prior, {"device": device}).reshape(-1)
+        exact = p.cpu() if isinstance(prior, Tensor) else _numbers("prior", prior, _EXACT).reshape(-1)
+        self._exact = exact.to(torch.float64, copy=True)
+        rounded = self._exact.to(wide)
+        ok = p.numel() > 0 and bool(((rounded > 0) & (rounded < 1)).all())
         remedy = "it is the share of positive labels; AUCMinMax.from_labels(labels) counts them"
         require(ok, "prior", prior, "must lie in (0, 1)", remedy)
-        p = _numbers("prior", prior, {"device": device, "dtype": wide}).reshape(-1).clone()
-        self.register_buffer("prior", p)
+        self.register_buffer("prior", rounded.to(p.device, copy=True))
         # One-element vectors, not scalars: FSDP2 shards along the first dimension.
         starts = {name: _numbers(name, start, kind) for name, start in (("s", s), ("r", r), ("y", y))}
         for name, start in starts.items():
             fits = start.numel() == 1 or start.shape == p.shape
             require(fits, name, tuple(start.shape), f"must be one number or have shape {tuple(p.shape)}", "the prior's")
-        self.s, self.r, self.y = (Parameter(start.reshape(-1).expand(len(p)).clone()) for start in starts.values())
+        here = [start.to(p.device).reshape(-1).expand(len(p)) for start in starts.values()]
+        self.s, self.r, self.y = (Parameter(start.clone()) for start in here)
         self.validate = validate
-        self._drawn = Drawn() if validate else None
+        self._drawn: Drawn | None = Drawn()
 
     @classmethod
     def from_labels(cls, labels: Any, num_classes: int | None = None, **options: Any) -> AUCMinMax:
@@ -129,7 +134,9 @@ class AUCMinMax(nn.Module):
         """Move or cast the module; a prior cast to bf16 could be 1, so it stays at float32, and float64's is exact."""
         old = self.prior
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.prior.dtype != old.dtype and not old.is_meta:
+        if old.is_meta and not self.prior.is_meta:  # it held no numbers
+            self.prior = self._exact.to(self.prior)
+        elif self.prior.dtype != old.dtype and not old.is_meta:
             known = torch.equal(self._exact.to(old), old)  # else it was set since
             dtype = torch.promote_types(self.prior.dtype, torch.float32)
             self.prior = (self._exact if known else old).to(self.prior.device, dtype)
@@ -146,17 +153,25 @@ class AUCMinMax(nn.Module):
     def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The mean over the batch (and over classes) of the min-max objective."""
         self._check_shapes(scores, labels)
-        if self._drawn is not None and self.training and torch.is_grad_enabled() and unseen():
-            self._drawn = self._drawn.after(self._weights(labels, torch.float32), self.prior)
+        plain = unseen()
+        if plain and self.validate and self._drawn is not None and self.training and torch.is_grad_enabled():
+            self._watch(self._drawn, scores, labels)
         variables: tuple[Tensor, ...] = scores, self.prior, self.s, self.r, self.y
         dtype = scores.dtype if scores.dtype == torch.float64 else torch.float32
         if not scores.dtype == dtype == variables[1].dtype:
             variables = tuple(z.to(dtype) for z in variables)
         h, p, s, r, y = variables
-        if p.shape[0] == 1 and h.is_cpu and labels.is_cpu and unseen():
+        if p.shape[0] == 1 and h.is_cpu and labels.is_cpu and plain:
             value: Tensor = ClosedForm.apply(h, s, r, y, labels, p, self.validate)  # type: ignore[no-untyped-call]
             return value
         return objective(h.reshape(-1, len(p)), self._weights(labels, dtype), p, s=s, r=r, y=y)
+
+    def _watch(self, drawn: Drawn, scores: Tensor, labels: Tensor) -> None:
+        said = drawn.see(scores, self._weights(labels, torch.float32), self.prior)
+        if said is not None:
+            self._drawn = None  # first: a warning may be an error
+            if said:
+                warn(said)
 
     @torch.no_grad()
     def saddle(self, scores: Tensor, labels: Tensor) -> Saddle:

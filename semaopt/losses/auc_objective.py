@@ -90,7 +90,9 @@ def one_hot(labels: Tensor, classes: int, *, validate: bool) -> Tensor:
     """Class numbers as one column a class."""
     ok = labels.dim() == 1 and not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
     rule = f"{classes} classes need whole numbers of shape (n,), or one column a class"
-    remedy = "try labels.flatten().long()" if labels.numel() == len(labels) else "try labels.argmax(1)"
+    remedy = (
+        "try labels.flatten().long()" if labels.dim() < 2 or labels.shape[1:].numel() == 1 else "try labels.argmax(1)"
+    )
     require(ok, "labels", f"{labels.dtype} of shape {tuple(labels.shape)}", rule, remedy)
     if validate and len(labels) > 0:
         ends = int(labels.min()), int(labels.max())

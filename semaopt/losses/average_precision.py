@@ -21,9 +21,8 @@ class AveragePrecision:
     :math:`g_i`: ``SCMA(..., blocks=n)`` with ``index`` the positive examples of the batch.
 
     Args:
-        prior: p, the share of positives in the data. Batches may then hold more positives than that; give them a
-            dozen or more, since the pair of i with itself weighs 1/k among k positives. None takes the share in each
-            batch.
+        prior: p, the share of positives in the data. Batches may then hold a larger share; give each a dozen
+            positives or more, since the pair of i with itself weighs 1/k among k. None takes the share in each batch.
         margin: m of the squared hinge.
 
     Labels are positive if > 0, so {0, 1} and {-1, 1} both do. A batch without positives gives no rows and no

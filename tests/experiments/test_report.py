@@ -154,8 +154,9 @@ def test_successive_halving_is_told(results):
     (finding,) = results.findings
     assert "halving" not in render(results) + markdown.text(results)
     cases = (
-        (16, 3, "3, 12", "3 and 12"),
-        (16, None, "1, 4", "1 and 4"),
+        (16, 3, "3, 12", "epochs 3 and 12"),
+        (16, None, "1, 4", "epochs 1 and 4"),
+        (16, 5, "5", "epoch 5"),
         (1, None, None, None),
     )
     for epochs, first, said, written in cases:
@@ -165,7 +166,7 @@ def test_successive_halving_is_told(results):
         page, tables = render(these), markdown.text(these)
         assert ("halving" in page) == ("halving" in tables) == (said is not None)
         assert said is None or f"By successive halving: from epoch {said} a trial goes on" in page
-        assert said is None or f"method, by successive halving after epoch {written}, 2 tuning seeds." in tables
+        assert said is None or f"method, by successive halving after {written}, 2 tuning seeds." in tables
 
 
 def test_epochs_are_whole_and_shares_end_at_one_hundred(results):

@@ -418,7 +418,7 @@ def test_a_prior_that_was_loaded_or_set_is_the_one_that_is_cast():
 
 @pytest.mark.parametrize(("drawn", "invariant"), [(0.25, True), (0.5, False)])
 def test_the_prior_is_the_share_among_those_drawn(drawn, invariant):
-    """Else a constant added to all scores changes the saddle value, without end."""
+    """Else the saddle value changes with a constant that is added to all scores."""
     auc, b = AUCMinMax(0.25, dtype=torch.float64), torch.arange(8) < 8 * drawn
     h = torch.linspace(-1, 2, 8, dtype=torch.float64)
 
@@ -450,11 +450,11 @@ def test_labels_that_are_none(wrong, error, text):
         wrong()
 
 
-def draw(auc, share, batches, seed=0):
+def draw(auc, share, batches, seed=0, size=32, views=1):
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(batches):
-        b = torch.rand(32, generator=generator)[:, None] < torch.tensor(share)
-        auc(torch.zeros(b.shape, requires_grad=True), b).backward()
+    for k in range(batches):
+        b = (torch.rand(size // views, generator=generator)[:, None] < torch.tensor(share)).repeat_interleave(views, 0)
+        auc(torch.full(b.shape, float(k), requires_grad=True), b).backward()
 
 
 def test_a_sampler_that_does_not_draw_by_the_prior_is_told_once():
@@ -464,23 +464,59 @@ def test_a_sampler_that_does_not_draw_by_the_prior_is_told_once():
     assert [warning.filename for warning in told] == [__file__]
     with pytest.warns(UserWarning, match=r"positive in class 1, but prior=0\.3"):
         draw(AUCMinMax([0.5, 0.3]), [0.5, 0.1], 64)
+    with pytest.warns(UserWarning, match=r"but prior=0\.001"):
+        draw(AUCMinMax(0.001), [0.5], 64)
 
 
-@pytest.mark.parametrize("prior", [0.01, 0.1, 0.5, 0.99])
-def test_even_draws_are_never_told_of(prior):
+def test_the_warning_names_the_line_of_the_user_and_comes_once_even_as_an_error():
+    both = semaopt.losses.WithLoss(torch.nn.Identity(), AUCMinMax(0.1))
+    with pytest.warns(UserWarning, match="prior") as told:
+        draw(both, [0.5], 80)
+    assert [warning.filename for warning in told] == [__file__]
+    auc = AUCMinMax(0.1)
+    draw(auc, [0.5], 63)
+    with pytest.raises(UserWarning, match="prior"):
+        draw(auc, [0.5], 1)
+    draw(auc, [0.5], 80)
+
+
+@pytest.mark.parametrize("views", [1, 8, 32])
+@pytest.mark.parametrize("prior", [1e-4, 0.01, 0.1, 0.5, 0.99])
+def test_even_draws_are_not_told_of(prior, views):
     for seed in range(20):
-        draw(AUCMinMax(prior), [prior], 64, seed)
+        draw(AUCMinMax(prior), [prior], 64, seed, views=views)
+
+
+def test_many_rare_classes_are_not_told_of():
+    draw(AUCMinMax([1e-4] * 500), [1e-4] * 500, 64)
+
+
+def test_one_batch_that_is_used_again_counts_once():
+    auc, b = AUCMinMax(0.1), torch.ones(32)
+    for _ in range(2000):
+        auc(torch.zeros(32, requires_grad=True), b)
 
 
 def test_only_training_is_watched_and_only_with_validation():
-    auc, b = AUCMinMax(0.1), torch.ones(32)
-    for _ in range(100):
-        AUCMinMax(0.1, validate=False)(torch.zeros(32, requires_grad=True), b)
+    auc, b, free, later = AUCMinMax(0.1), torch.ones(32), AUCMinMax(0.1, validate=False), AUCMinMax(0.1)
+    later.validate = False
+    for k in range(100):
+        free(torch.full((32,), float(k), requires_grad=True), b)
+        later(torch.full((32,), float(k), requires_grad=True), b)
         with torch.no_grad():
-            auc(torch.zeros(32), b)
+            auc(torch.full((32,), float(k)), b)
     auc.eval()
     draw(auc, [0.5], 100)
     auc.train()
     draw(auc, [0.5], 63)
     with pytest.warns(UserWarning, match=r"of the first 2048 examples"):
         draw(copy.deepcopy(auc), [0.5], 1)
+
+
+def test_shapes_alone_are_enough():
+    auc = AUCMinMax([0.3, 0.4]).to("meta")
+    h, b = torch.zeros(4, 2, device="meta"), torch.zeros(4, 2, dtype=torch.bool, device="meta")
+    assert auc(h, b).shape == ()
+    with torch.device("meta"):
+        empty = AUCMinMax(0.3)
+    assert empty.to_empty(device="cpu").prior.item() == torch.tensor(0.3).item()
