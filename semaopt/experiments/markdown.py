@@ -132,7 +132,7 @@ def _tuning(finding: Finding) -> list[str]:
     each = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
     seeds = count(len(finding.spec.seeds.tuning), "tuning seed")
     epochs = looks(finding)
-    after = f"epoch{'' if len(epochs) == 1 else 's'} {' and '.join(map(str, epochs))}"
+    after = f"epoch{'' if len(epochs) == 1 else 's'} {', '.join(map(str, epochs))}"
     halving = f", by successive halving after {after}" if epochs else ""
     said = [f"Tuned for the {tuned_for(finding)}, {each} trials for each method{halving}, {seeds}."]
     for extension in tuning.extensions:

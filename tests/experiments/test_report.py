@@ -154,8 +154,8 @@ def test_successive_halving_is_told(results):
     (finding,) = results.findings
     assert "halving" not in render(results) + markdown.text(results)
     cases = (
-        (16, 3, "3, 12", "epochs 3 and 12"),
-        (16, None, "1, 4", "epochs 1 and 4"),
+        (16, 3, "3, 12", "epochs 3, 12"),
+        (16, None, "1, 4", "epochs 1, 4"),
         (16, 5, "5", "epoch 5"),
         (1, None, None, None),
     )
