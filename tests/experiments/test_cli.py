@@ -376,7 +376,7 @@ def test_a_series_without_a_convex_problem_is_a_failed_run_on_every_engine(call,
     assert "1 of 2 could not be done: mine, bsa, final seed 0" in said
     assert "RuntimeError: bound=" in said
     assert "so it is not convex in the lower parameters: regularize it (lower_weight_decay)" in said
-    assert "All other runs are kept. These would fail in the same way again: first put right what is" in said
+    assert "All other runs are kept. These would most likely fail in the same way again. Once what is said" in said
     assert "To try these again" not in said
     assert stored(tmp_path / "results/mine") == 1
 
