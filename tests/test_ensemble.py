@@ -358,3 +358,15 @@ def test_members_that_share_their_rates_move_in_one_tensor() -> None:
 def test_parts_must_add_up() -> None:
     with pytest.raises(ValueError, match=r"alike=\[2, 2\]: must be whole numbers > 0 that add up to 3"):
         Ensemble([torch.nn.Linear(1, 1) for _ in range(3)], alike=[2, 2])
+
+
+def test_freezing_is_seen_inside_the_transforms_of_torch():
+    ensemble = Ensemble([torch.nn.Linear(2, 1) for _ in range(3)])
+    a = torch.ones(2)
+    before = torch.func.jacrev(lambda x: ensemble(x, shared=True))(a)
+    for m in range(3):
+        ensemble.parameters_of(m)[0].requires_grad_(False)
+    assert torch.equal(torch.func.jacrev(lambda x: ensemble(x, shared=True))(a), before)
+    for m in range(3):
+        ensemble.parameters_of(m)[0].requires_grad_(True)
+    assert torch.func.vmap(lambda x: ensemble(x, shared=True))(torch.ones(4, 2)).shape == (4, 3, 1)

@@ -89,11 +89,11 @@ class AUCMinMax(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        kind: dict[str, Any] = {"device": device, "dtype": dtype or torch.get_default_dtype()}
-        wide = torch.promote_types(kind["dtype"], torch.float32)
         p = _numbers("prior", prior, {"device": device}).reshape(-1)
-        exact = p.cpu() if isinstance(prior, Tensor) else _numbers("prior", prior, _EXACT).reshape(-1)
-        self._exact = exact.to(torch.float64, copy=True)
+        kind: dict[str, Any] = {"device": p.device, "dtype": dtype or torch.get_default_dtype()}
+        wide = torch.promote_types(kind["dtype"], torch.float32)
+        exact = prior.detach().cpu() if isinstance(prior, Tensor) else _numbers("prior", prior, _EXACT)
+        self._exact = exact.reshape(-1).to(torch.float64, copy=True)
         rounded = self._exact.to(wide)
         ok = p.numel() > 0 and bool(((rounded > 0) & (rounded < 1)).all())
         remedy = "it is the share of positive labels; AUCMinMax.from_labels(labels) counts them"
@@ -104,8 +104,7 @@ class AUCMinMax(nn.Module):
         for name, start in starts.items():
             fits = start.numel() == 1 or start.shape == p.shape
             require(fits, name, tuple(start.shape), f"must be one number or have shape {tuple(p.shape)}", "the prior's")
-        here = [start.to(p.device).reshape(-1).expand(len(p)) for start in starts.values()]
-        self.s, self.r, self.y = (Parameter(start.clone()) for start in here)
+        self.s, self.r, self.y = (Parameter(start.reshape(-1).expand(len(p)).clone()) for start in starts.values())
         self.validate = validate
         self._drawn: Drawn | None = Drawn()
 

@@ -1,6 +1,7 @@
 """Workers change nothing but the time; one that dies takes only its own job with it."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import torch
 from semaopt.experiments import ranks
 from semaopt.experiments.data import DataError
 from semaopt.experiments.files import OutputError
+from semaopt.experiments.runner import RunsError
 from semaopt.experiments.workers import ATTEMPTS, Failure, Here, Workers, count_epoch, raised
 
 
@@ -120,3 +122,13 @@ def _alive(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_what_could_not_be_done_keeps_its_cause():
+    cause = ValueError("deep inside")
+    error = RunsError.of("3", [("a run", Failure("its process died")), ("another", raised(cause))])
+    assert str(error) == "2 of 3 could not be done:\na run: its process died\nanother: ValueError: deep inside"
+    assert error.__cause__ is cause
+    assert error.again
+    error = pickle.loads(pickle.dumps(RunsError.of("1", [("another", raised(cause))])))
+    assert not error.again

@@ -520,3 +520,12 @@ def test_shapes_alone_are_enough():
     with torch.device("meta"):
         empty = AUCMinMax(0.3)
     assert empty.to_empty(device="cpu").prior.item() == torch.tensor(0.3).item()
+
+
+def test_the_variables_are_where_the_prior_is():
+    p = torch.tensor([0.3], dtype=torch.float64)
+    with torch.device("meta"):
+        inside = AUCMinMax(p)
+    for auc in (inside, AUCMinMax(p, s=p, device="meta")):
+        assert {x.device.type for x in (auc.prior, auc.s, auc.r, auc.y)} == {"meta"}
+        assert auc.double().to_empty(device="cpu").prior.item() == 0.3
