@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +17,31 @@ from semaopt.scalings import Seen
 
 #: So many coordinates of a tensor are looked at for the median of s.
 SAMPLE = 4096
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measured step; None is what could not be measured."""
+
+    step: int
+    c_l: float | None = None
+    """The smallest s of the step."""
+    median: float | None = None
+    """The median of s, of a sample of the coordinates."""
+    c_u: float | None = None
+    """The largest s of the step."""
+    gradient_norm: float | None = None
+    """|grad F(x_t)|."""
+    tracking_error: float | None = None
+    """|v_{t+1} - grad F(x_t)|^2, the Delta_t of the theorems."""
+    noise: float | None = None
+    """|O(x_t) - grad F(x_t)|^2, whose mean is the variance; without a full gradient |O(x_t) - v_t|^2. None for SBMA,
+    which has no sample of the whole gradient.
+    """
+    secant: float | None = None
+    """|grad F(x_t) - grad F(x_s)|/|x_t - x_s| with the measured step s before: at most L."""
+    gap: float | None = None
+    """The proxy of the duality gap."""
 
 
 def whole(x: Tensor) -> float:

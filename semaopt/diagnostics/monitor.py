@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
@@ -16,33 +16,9 @@ from semaopt.algorithms.sbma import SBMA
 from semaopt.diagnostics import measure
 from semaopt.diagnostics.advice import Seen, advise
 from semaopt.diagnostics.gap import check_sides, duality_gap
+from semaopt.diagnostics.measure import Record
 from semaopt.estimator import real
 from semaopt.iterates import Iterates
-
-
-@dataclass(frozen=True)
-class Record:
-    """One measured step; None is what could not be measured."""
-
-    step: int
-    c_l: float | None = None
-    """The smallest s of the step."""
-    median: float | None = None
-    """The median of s, of a sample of the coordinates."""
-    c_u: float | None = None
-    """The largest s of the step."""
-    gradient_norm: float | None = None
-    """|grad F(x_t)|."""
-    tracking_error: float | None = None
-    """|v_{t+1} - grad F(x_t)|^2, the Delta_t of the theorems."""
-    noise: float | None = None
-    """|O(x_t) - grad F(x_t)|^2, whose mean is the variance; without a full gradient |O(x_t) - v_t|^2. None for SBMA,
-    which has no sample of the whole gradient.
-    """
-    secant: float | None = None
-    """|grad F(x_t) - grad F(x_s)|/|x_t - x_s| with the measured step s before: at most L."""
-    gap: float | None = None
-    """The proxy of the duality gap."""
 
 
 class Monitor:
