@@ -155,6 +155,15 @@ def test_members_with_frozen_parameters_end_where_they_would_have_ended_alone():
         torch.testing.assert_close(ensemble.state_dict_of(m), dict(model.state_dict()), rtol=0, atol=1e-12)
 
 
+def test_nothing_is_recorded_for_what_is_frozen_in_all_members():
+    ensemble, (xs, _) = Ensemble(networks()), data(4)
+    assert ensemble(xs[0]).requires_grad
+    for m in range(4):
+        for x in ensemble.parameters_of(m):
+            x.requires_grad_(False)
+    assert not ensemble(xs[0]).requires_grad
+
+
 def test_models_that_disagree_in_what_is_frozen_are_refused():
     models = networks()
     models[2][3].bias.requires_grad_(False)

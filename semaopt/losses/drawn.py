@@ -12,7 +12,6 @@ from torch import Tensor
 _BATCHES = 64
 _CALLS = 1024
 _DEVIATIONS = 6.0
-_COUNT = 10.0
 _OURS = ("semaopt.losses", "torch.nn")
 
 
@@ -64,7 +63,7 @@ def _may_be(row: list[float], p: float) -> bool:
     batches, n, positives, shares, squares = row
     even = math.sqrt(p * (1 - p) / n)
     between = math.sqrt(max(squares - shares**2 / batches, 0.0) / (batches - 1) / batches)
-    return abs(positives / n - p) <= _DEVIATIONS * max(even, between) + _COUNT / n
+    return abs(positives / n - p) <= _DEVIATIONS * max(even, between)
 
 
 def warn(text: str) -> None:
