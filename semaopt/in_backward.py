@@ -24,17 +24,47 @@ class InBackward:
 
     def __init__(self, optimizer: ASA) -> None:
         self.optimizer = optimizer
-        self._handles = [
-            _register(x, self._hook(k, i))
-            for k, group in enumerate(optimizer.param_groups)
-            for i, x in enumerate(group["params"])
-            if x.requires_grad or _can_be_unfrozen(x)
-        ]
+        self._handles: list[RemovableHandle] = []
+        self._hooked = 0
+        for k, group in enumerate(optimizer.param_groups):
+            _refuse(group, k)
+        for group in optimizer.param_groups:
+            self._register(group)
+
+    def add_param_group(self, group: dict[str, Any]) -> None:
+        """As :meth:`torch.optim.Optimizer.add_param_group`; the new parameters are stepped from the next backward on.
+
+        Args:
+            group: ``"params"`` and its own options.
+        """
+        self._refuse_unhooked()
+        self.optimizer.add_param_group(group)
+        try:
+            _refuse(self.optimizer.param_groups[-1], self._hooked)
+        except ValueError:
+            self.optimizer.param_groups.pop()
+            raise
+        self._register(self.optimizer.param_groups[-1])
+
+    def _register(self, group: dict[str, Any]) -> None:
+        for i, x in enumerate(group["params"]):
+            if x.requires_grad or _can_be_unfrozen(x):
+                self._handles.append(_register(x, self._hook(self._hooked, i)))
+        self._hooked += 1
+
+    def _refuse_unhooked(self) -> None:
+        found = len(self.optimizer.param_groups)
+        if found != self._hooked:
+            raise RuntimeError(
+                f"the optimizer has {found} param groups, and {self._hooked} of them are stepped in backward: call "
+                "add_param_group of what step_in_backward returned, not that of its optimizer"
+            )
 
     def _hook(self, k: int, i: int) -> Callable[[Tensor], None]:
         def arrived(x: Tensor) -> None:
             if not x.requires_grad:  # frozen since the forward pass: torch calls us, but with no new gradient
                 return
+            self._refuse_unhooked()
             group = self.optimizer.param_groups[k]  # load_state_dict makes new ones
             _step_one(self.optimizer, group, k, i, x)
             x.grad = None
@@ -89,22 +119,22 @@ def step_in_backward(model: nn.Module, factory: Callable[[Iterable[Tensor]], ASA
             f"factory must return a semaopt.ASA, got {type(optimizer).__name__}: only its step can be taken one "
             "parameter at a time; write lambda params: semaopt.ASA(params, lr=1e-3)"
         )
-    for k, group in enumerate(optimizer.param_groups):
-        if isinstance(group["scaling"], AdamPlus):
-            raise ValueError(
-                f"scaling='adam+' (group {k}): its u is the norm over all parameters of the group, which exists only "
-                "after the backward pass; choose another scaling, or step after backward"
-            )
-        if group["differentiable"]:
-            raise ValueError(
-                f"differentiable=True (group {k}): a step inside backward leaves no graph; set it to False"
-            )
     if optimizer.on_nonfinite == "skip":
         raise ValueError(
             "on_nonfinite='skip': when a gradient with NaN or Inf arrives, the parameters before it have moved already "
             "and the step cannot be left out; use 'error', or step after backward"
         )
     return InBackward(optimizer)
+
+
+def _refuse(group: dict[str, Any], k: int) -> None:
+    if isinstance(group["scaling"], AdamPlus):
+        raise ValueError(
+            f"scaling='adam+' (group {k}): its u is the norm over all parameters of the group, which exists only "
+            "after the backward pass; choose another scaling, or step after backward"
+        )
+    if group["differentiable"]:
+        raise ValueError(f"differentiable=True (group {k}): a step inside backward leaves no graph; set it to False")
 
 
 def _can_be_unfrozen(x: Tensor) -> bool:

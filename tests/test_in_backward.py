@@ -178,6 +178,37 @@ def test_a_layer_is_stepped_while_it_is_not_frozen(made, hyper):
     assert all(x.grad is not None for x in inside.parameters())
 
 
+def test_a_group_added_later_is_stepped_from_then_on():
+    """Against an ordinary optimizer that gets the same group at the same time."""
+    nets, made = (model(), model()), factory(weight_decay=0.1)
+    training = semaopt.step_in_backward(nets[0][:3], made)
+    after = made(nets[1][:3].parameters())
+    for k in range(6):
+        if k == 3:
+            training.add_param_group({"params": nets[0][4].parameters(), "lr": 0.1})
+            after.add_param_group({"params": nets[1][4].parameters(), "lr": 0.1})
+        nets[0][4].zero_grad()
+        loss(nets[0], k).backward()
+        nets[1].zero_grad()
+        train_after(nets[1], after, range(k, k + 1))
+        assert same(*nets)
+    assert all(x.grad is None for x in nets[0].parameters())
+
+
+def test_a_group_that_would_not_be_stepped_is_refused():
+    net, before = model(), model()
+    training = semaopt.step_in_backward(net[:3], factory())
+    with pytest.raises(ValueError, match=r"scaling='adam\+' \(group 1\)"):
+        training.add_param_group({"params": net[4].parameters(), "scaling": "adam+"})
+    assert len(training.optimizer.param_groups) == 1
+    training.optimizer.add_param_group({"params": net[4].parameters()})
+    with pytest.raises(RuntimeError, match="2 param groups, and 1 of them are stepped in backward: call add_param_gr"):
+        loss(net, 0).backward()
+    assert same(net, before)
+    with pytest.raises(RuntimeError, match="2 param groups, and 1 of them"):
+        training.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
+
+
 def test_a_layer_frozen_between_forward_and_backward_stays():
     net = model()
     semaopt.step_in_backward(net, factory(weight_decay=0.1))
