@@ -37,7 +37,7 @@ class InBackward:
         Args:
             group: ``"params"`` and its own options.
         """
-        self._refuse_unhooked()
+        self._refuse_what_would_not_happen()
         self.optimizer.add_param_group(group)
         try:
             _refuse(self.optimizer.param_groups[-1], self._hooked)
@@ -52,19 +52,24 @@ class InBackward:
                 self._handles.append(_register(x, self._hook(self._hooked, i)))
         self._hooked += 1
 
-    def _refuse_unhooked(self) -> None:
+    def _refuse_what_would_not_happen(self) -> None:
         found = len(self.optimizer.param_groups)
         if found != self._hooked:
             raise RuntimeError(
                 f"the optimizer has {found} param groups, and {self._hooked} of them are stepped in backward: call "
                 "add_param_group of what step_in_backward returned, not that of its optimizer"
             )
+        if self.optimizer._optimizer_step_pre_hooks or self.optimizer._optimizer_step_post_hooks:
+            raise RuntimeError(
+                "the optimizer has hooks on its step(), which is never called where backward takes the step: Iterates, "
+                "Stages and Monitor would see nothing; remove them, or step after backward"
+            )
 
     def _hook(self, k: int, i: int) -> Callable[[Tensor], None]:
         def arrived(x: Tensor) -> None:
             if not x.requires_grad:  # frozen since the forward pass: torch calls us, but with no new gradient
                 return
-            self._refuse_unhooked()
+            self._refuse_what_would_not_happen()
             group = self.optimizer.param_groups[k]  # load_state_dict makes new ones
             _step_one(self.optimizer, group, k, i, x)
             x.grad = None
@@ -91,10 +96,10 @@ def step_in_backward(model: nn.Module, factory: Callable[[Iterable[Tensor]], ASA
 
     The result equals that of ``backward(); optimizer.step(); optimizer.zero_grad()``. Only one gradient exists at a
     time, so nothing can look at all of them: no clipping by the global norm, no accumulation over several
-    ``backward()``, no Adam+ (its u is a norm over the group). Hooks on ``optimizer.step`` see parameters that have
-    moved already. Schedules move ``optimizer.param_groups`` as always. With ``on_nonfinite="error"`` a gradient with
-    NaN or Inf is refused when it arrives, and the parameters whose gradients came before it have moved;
-    ``"skip"`` is refused, since a step cannot be left out after it has begun.
+    ``backward()``, no Adam+ (its u is a norm over the group). ``optimizer.step`` is never called, so hooks on it are
+    refused, and with them Iterates, Stages and Monitor. Schedules move ``optimizer.param_groups`` as always. With
+    ``on_nonfinite="error"`` a gradient with NaN or Inf is refused when it arrives, and the parameters whose gradients
+    came before it have moved; ``"skip"`` is refused, since a step cannot be left out after it has begun.
 
     Args:
         model: its parameters are stepped while they require a gradient: a layer that is frozen stays where it is, and
@@ -163,7 +168,7 @@ def _step_one(optimizer: ASA, group: dict[str, Any], k: int, i: int, x: Tensor) 
     dispatch.refuse(group, [x], [g], [optimizer.state.get(x, {})])
     if optimizer.on_nonfinite is not None:
         moved = "parameters whose gradients came before it have moved"
-        refuse([(f"the gradient of parameter {i} of group {k}", g)], sharing([x]), moved)
+        refuse([(f"the gradient of parameter {i} of group {k}", g)], sharing([x]), moved, x.device)
     if not optimizer.state[x]:
         optimizer._init_state(group, i, x)
     if type(group["scaling"]) not in BY_NAME.values():

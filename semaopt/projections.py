@@ -146,11 +146,11 @@ class SpectralBall:
         require(y.dim() >= 2, "shape", shape, "a spectral norm needs a matrix", "Ball(radius) projects a vector")
         if y.numel() == 0:
             return y
+        finite = y.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)  # LAPACK refuses what is not
         if 1 in shape[-2:]:  # one row or column: its only singular value is its length
             length = torch.linalg.vector_norm(y.to(_wide(y)), dim=(-2, -1), keepdim=True)
             length = length.clamp_min(torch.finfo(length.dtype).tiny)  # 0/0
-            return y.copy_(y * (self.radius / length).clamp_max(1.0))
-        finite = y.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)  # LAPACK refuses what is not
+            return y.copy_(torch.where(finite, y * (self.radius / length).clamp_max(1.0), torch.nan))
         u, s, vh = torch.linalg.svd(torch.where(finite, y, 0).to(_wide(y)), full_matrices=False)
         clipped = (u * s.clamp_max(self.radius).unsqueeze(-2)) @ vh
         outside = s.amax(-1)[..., None, None] > self.radius

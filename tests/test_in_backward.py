@@ -209,6 +209,20 @@ def test_a_group_that_would_not_be_stepped_is_refused():
         training.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
 
 
+@pytest.mark.parametrize("kind", ["pre", "post"])
+def test_hooks_that_would_never_run_are_refused(kind):
+    net, before = model(), model()
+    training = semaopt.step_in_backward(net, factory())
+    handle = getattr(training.optimizer, f"register_step_{kind}_hook")(lambda *_: None)
+    with pytest.raises(RuntimeError, match=r"hooks on its step.*Iterates, Stages and Monitor would see nothing"):
+        loss(net, 0).backward()
+    assert same(net, before)
+    handle.remove()
+    net.zero_grad()
+    loss(net, 0).backward()
+    assert not same(net, before)
+
+
 def test_a_layer_frozen_between_forward_and_backward_stays():
     net = model()
     semaopt.step_in_backward(net, factory(weight_decay=0.1))

@@ -201,6 +201,16 @@ def test_spectral_ball_of_rows_and_columns_is_that_of_matrices(shape):
     torch.testing.assert_close(SpectralBall(0.9)(y), expected)
 
 
+@pytest.mark.parametrize("shape", [(1, 3), (3, 1), (2, 2)])
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_spectral_ball_has_no_part_of_what_is_not_finite(shape, bad):
+    y = torch.ones(2, *shape)
+    y[0, 0, 0] = bad
+    SpectralBall(1.0)(y)
+    assert y[0].isnan().all()
+    assert y[1].isfinite().all()
+
+
 @pytest.mark.parametrize("shape", [(1, 3), (3, 1), (2, 2), (4, 1, 3)])
 @pytest.mark.parametrize("radius", [0.0, 1.0])
 def test_spectral_ball_leaves_zero_alone(shape, radius):

@@ -161,11 +161,14 @@ class SemaOptimizer(Watchful):
             if "step" not in self.state[x]:
                 self._init_state(group, i, x)
 
+    def _buffers(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The names of the averages kept for each parameter of the group."""
+        return ("v", *group["scaling"].buffers)
+
     def _init_state(self, group: dict[str, Any], i: int, x: Tensor) -> None:
         """The zero state of ``x``, parameter i of the group."""
-        buffers, dtype = ("v", *group["scaling"].buffers), group.get("state_dtype")
-        state = self.state[x]
-        state.update(zero_state(x, buffers, weights=group["bias_correction"], dtype=dtype))
+        dtype, state = group.get("state_dtype"), self.state[x]
+        state.update(zero_state(x, self._buffers(group), weights=group["bias_correction"], dtype=dtype))
         self._key_rounding(state, group, next(k for k, mine in enumerate(self.param_groups) if mine is group), i)
 
     @staticmethod
@@ -221,8 +224,7 @@ class SemaOptimizer(Watchful):
         def before(_: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
             seen.update(given, param_groups=self._restored_groups(given["param_groups"]))
             for k, (packed, group) in enumerate(zip(seen["param_groups"], self.param_groups, strict=False)):
-                scaling = packed.get("scaling")
-                names = () if scaling is None else ("v", *scaling.buffers)
+                names = self._buffers(packed)
                 for i, (key, x) in enumerate(zip(packed["params"], group["params"], strict=False)):
                     refuse_other(seen["state"].get(key), x, names, f"parameter {i} of group {k}")
             return seen

@@ -158,6 +158,9 @@ class BilevelOptimizer(TwoSided):
         if self.on_nonfinite is not None:
             refuse([(f"the estimate for upper parameter {i}", g) for i, g in enumerate(estimate) if g is not None])
         self._upper_moves = True
+        for group in self._of("upper"):
+            for x in group["params"]:
+                x.grad = None  # what is frozen now has no estimate, and must not move by that of the step before
         for x, g in zip(oracles.upper, estimate, strict=True):
             x.grad = None if g is None else g.to(x.dtype)
         for group in self._of("upper"):

@@ -138,6 +138,9 @@ class SCMA(SemaOptimizer):
         if self.defaults["process_group"] is not None:
             filled = [torch.zeros_like(x) if g is None else g for x, g in zip(xs, gs, strict=True)]
             gs = [*average(filled, self.defaults["process_group"])]
+        for group in self.param_groups:
+            for x in group["params"]:
+                x.grad = None  # also of what is frozen now, which must not move by the gradient of the step before
         for x, g in zip(xs, gs, strict=True):
             x.grad = g
 
@@ -176,6 +179,13 @@ class SCMA(SemaOptimizer):
         newest = gamma.reshape(()).to(seen) if isinstance(gamma, Tensor) else gamma
         weight = torch.ones_like(seen).masked_fill(seen > 0, newest)
         return torch.lerp(z, g, weight.view(-1, *[1] * (g.dim() - 1)))
+
+    def _restored_groups(self, packed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        groups, device = super()._restored_groups(packed), self.param_groups[0]["params"][0].device
+        for name in ("z", "z_seen"):
+            if name in groups[0]:
+                groups[0][name] = groups[0][name].to(device)
+        return groups
 
     def _write(self, z: Tensor, rows: Tensor | None) -> None:
         group = self.param_groups[0]  # not a state of one parameter: its shape is that of g

@@ -37,8 +37,7 @@ class Watchful(Optimizer):
     pickles have them, a state dict does not, so what is loaded changes neither.
     """
 
-    skipped_steps: int = 0  # here too for what was pickled without them
-    _on_nonfinite: str | None = None
+    skipped_steps: int
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         policy = defaults.get("on_nonfinite")
@@ -67,9 +66,10 @@ class Watchful(Optimizer):
 
     def _decide(self, more: Sequence[Named], process_group: Any) -> bool:
         named = [(name, x.grad) for name, x in self._named_parameters() if x.grad is not None]
-        ranks = sharing([x for group in self.param_groups for x in group["params"]])
+        xs = [x for group in self.param_groups for x in group["params"]]
+        groups = sharing(xs) + ([] if process_group is None else [process_group])
         try:
-            refuse([*named, *more], ranks if process_group is None else [*ranks, process_group])
+            refuse([*named, *more], groups, device=xs[0].device)
         except NonFiniteError as error:
             self._skip(error)
             return True
@@ -130,11 +130,20 @@ def sharing(xs: Iterable[Any]) -> list[Any]:
     return [ranks for mesh in meshes for ranks in mesh.get_all_groups()]
 
 
-def refuse(named: Sequence[Named], groups: Sequence[Any] = (), so_far: str = "nothing was changed") -> None:
-    """Raise :class:`NonFiniteError` if a tensor holds NaN or Inf, here or on any rank of the process groups."""
+def refuse(
+    named: Sequence[Named],
+    groups: Sequence[Any] = (),
+    so_far: str = "nothing was changed",
+    device: torch.device | None = None,
+) -> None:
+    """Raise :class:`NonFiniteError` if a tensor holds NaN or Inf, here or on any rank of the process groups.
+
+    The ranks agree by a number on ``device``, by default the CPU: NCCL takes none from there, even where this rank has
+    no gradient.
+    """
     tensors = [_local(t) for _, t in named]
     found = not all_finite(tensors)
-    if not _anywhere(found, tensors, groups):
+    if not _anywhere(found, groups, device):
         return
     bad = [(name, t, local) for (name, t), local in zip(named, tensors, strict=True) if not all_finite([local])]
     if not bad:
@@ -183,13 +192,13 @@ def _local(t: Tensor) -> Tensor:
     return local
 
 
-def _anywhere(found: bool, tensors: Sequence[Tensor], groups: Sequence[Any]) -> bool:
+def _anywhere(found: bool, groups: Sequence[Any], device: torch.device | None) -> bool:
     """Whether it was found on any rank of any of the process groups; ``found`` without them."""
     if not groups:
         return found
     import torch.distributed as dist
 
-    flag = torch.tensor(float(found), device=tensors[0].device if tensors else "cpu")
+    flag = torch.tensor(float(found), device=device)
     for ranks in groups:
         dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=ranks)
     return bool(flag.item())

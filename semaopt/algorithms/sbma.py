@@ -14,6 +14,7 @@ from semaopt.algorithms.base import options_of
 from semaopt.algorithms.bilevel import BilevelOptimizer
 from semaopt.algorithms.quiet import quiet
 from semaopt.estimator import Rate, state_dtype, track_
+from semaopt.hypergradient.curvature import refuse_flat
 from semaopt.hypergradient.dense import hessian_matrix, mixed_matrix
 from semaopt.hypergradient.inverses import Exact, Neumann
 from semaopt.hypergradient.memory import Inverse
@@ -62,6 +63,7 @@ class SBMA(BilevelOptimizer):
     tensor([0.9000])
     """
 
+    shared: ClassVar[tuple[str, ...]] = ("lam", "c_fy", "c_gxy")
     usual: ClassVar[type[Any]] = Neumann
 
     def __init__(
@@ -137,6 +139,7 @@ class SBMA(BilevelOptimizer):
         else:
             seen = [torch.linalg.matrix_norm(factor, 2).item() for factor in factors]
             numbers["bound"] = max([numbers["bound"] or 0.0, *seen])
+            refuse_flat(numbers["bound"])
         C, d = numbers["bound"], sum(y.numel() for y in oracles.lower)
         h: Tensor = torch.eye(d, dtype=state_dtype(oracles.lower[0]), device=oracles.lower[0].device) * (
             chosen.terms / C
@@ -155,7 +158,7 @@ class SBMA(BilevelOptimizer):
         state = self.state[oracles.lower[0]]
         average: Tensor = state.setdefault(key, sample.clone())
         same, before = average.shape == sample.shape, tuple(average.shape)
-        require(same, key, tuple(sample.shape), f"had shape {before} before", "parameters cannot join later")
+        require(same, key, tuple(sample.shape), f"had shape {before} before", "none may join or be frozen later")
         track_(average, sample, 1.0 if self._t == 0 else 1 - self._of("upper")[0]["beta"])
         if clip is not None:
             clip(average)

@@ -38,7 +38,7 @@ class TwoSided(SemaOptimizer):
     kind: ClassVar[tuple[str, str]]
     #: Names in ``defaults`` of what a group of the second role has, and their names there; None: no group has it.
     second: ClassVar[Mapping[str, str | None]]
-    #: Names in ``defaults`` of what groups of both roles have.
+    #: Names in ``defaults`` of what is the same in all groups of both roles.
     shared: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, first: ParamsT, second: ParamsT, defaults: dict[str, Any]) -> None:
@@ -64,7 +64,12 @@ class TwoSided(SemaOptimizer):
     def _complete(self, param_group: dict[str, Any]) -> dict[str, Any]:
         role = param_group["role"]
         options = self._options(role)
+        for name in self.shared:
+            if name in param_group:
+                raise ValueError(f"{name}={param_group[name]!r}: all groups share one; give it to the optimizer")
         group = {**options, **param_group}
+        if self.param_groups:  # a group added later joins where the others are
+            group.update({name: self.param_groups[0][name] for name in self.shared})
         for name in (self.defaults.keys() | OPTIONS) & param_group.keys() - options.keys():
             a = "an" if role[0] in "aeiou" else "a"
             raise ValueError(
@@ -82,7 +87,8 @@ class TwoSided(SemaOptimizer):
         return [group for group in self.param_groups if group["role"] == role]
 
     def _buffers(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """The names of the tensors kept for each parameter of a group without a scaling."""
+        if "scaling" in group:
+            return super()._buffers(group)
         return ("v",) if group["role"] == self.roles[0] else ()
 
     def _init_group(self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from semaopt import projections
-from semaopt._check import number
+from semaopt._check import number, whole
 
 
 def duality_gap(optimizer: Optimizer, loss: Callable[[], Tensor], steps: int) -> float:
@@ -20,6 +20,7 @@ def duality_gap(optimizer: Optimizer, loss: Callable[[], Tensor], steps: int) ->
     lose, and 0 at a saddle point. Each side moves with the lr of its groups, x without its scaling; everything is put
     back.
     """
+    steps = whole("steps", steps, "each takes a full gradient; try 5", least=0)
     roles = check_sides(optimizer)
     best = {role: _after(groups, loss, steps, 1.0 if role == "dual" else -1.0) for role, groups in roles.items()}
     return best["dual"] - best["primal"]
@@ -46,11 +47,13 @@ def _after(groups: list[dict[str, Any]], loss: Callable[[], Tensor], steps: int,
     saved = [x.detach().clone() for x in xs]
     seen: list[float] = []
     try:
-        for _ in range(steps + 1):
+        for k in range(steps + 1):
             with torch.enable_grad():
                 value = loss()
-                found = torch.autograd.grad(value, xs, allow_unused=True)
             seen.append(float(value.detach()))
+            if k == steps:
+                break
+            found = torch.autograd.grad(value, xs, allow_unused=True)
             by_x = {id(x): g for x, g in zip(xs, found, strict=True) if g is not None}
             with torch.no_grad():
                 for group in groups:

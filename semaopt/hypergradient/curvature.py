@@ -46,8 +46,13 @@ def power_iteration(oracles: Oracles, v: Vector, steps: int = 10) -> float:
         v = oracles.draw().hessian(scaled(1 / length, v))
         curvature(v, v)  # refuses what is not finite
         largest = max(largest, math.sqrt(dot(v, v)))
-    require(largest > 0, "bound", largest, "inner() is flat in the lower parameters", "add a regularizer to inner()")
+    refuse_flat(largest)
     return largest
+
+
+def refuse_flat(bound: float) -> None:
+    """Raise where every product with the Hessian was 0: nothing can be divided by such a bound."""
+    require(bound > 0, "bound", bound, "inner() is flat in the lower parameters", "add a regularizer to inner()")
 
 
 def along_growth(oracles: Oracles, v: Vector, C: float, p: int) -> float:

@@ -135,7 +135,7 @@ def test_a_group_added_later_joins_the_stage():
         ({"delta": 0.0}, r"delta=0\.0: must be finite and at least 1e-30"),
         (
             {"primal": [{"params": [], "stage_length": 3}]},
-            r"stage_length=3: all groups go through the same stages; give it",
+            r"stage_length=3: all groups share one; give it to the optimizer",
         ),
         ({"primal": [{"params": [], "beta": 0.5}]}, r"beta=0\.5: the primal variables of PESAdaGrad are not averaged"),
     ],

@@ -131,7 +131,7 @@ def test_an_average_that_is_refused_takes_the_others_back():
     late = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     optimizer.add_param_group({"params": [late], "role": "lower"})
     before, place = copy.deepcopy(optimizer.state[y]), x.detach().clone()
-    with pytest.raises(ValueError, match=r"f_y=\(6,\): had shape \(5,\) before; parameters cannot join later"):
+    with pytest.raises(ValueError, match=r"f_y=\(6,\): had shape \(5,\) before; none may join or be frozen later"):
         optimizer.step(closures[0], lambda: closures[1]() + late.square().sum())
     torch.testing.assert_close(optimizer.state[y], before, rtol=0, atol=0)
     assert torch.equal(x, place)
@@ -152,8 +152,16 @@ def test_wrong_options():
     optimizer.step(*closures)
     late = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     optimizer.add_param_group({"params": [late], "role": "upper"})
-    with pytest.raises(ValueError, match=r"had shape \(4,\) before; parameters cannot join later"):
+    with pytest.raises(ValueError, match=r"had shape \(4,\) before; none may join or be frozen later"):
         optimizer.step(lambda: closures[0]() + late.sum(), closures[1])
+    frozen, other = (nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(2))
+    optimizer = semaopt.SBMA([frozen, other], [y])
+    optimizer.step(lambda: (frozen + other).sum() + closures[0](), closures[1])
+    frozen.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"had shape \(2,\) before; none may join or be frozen later"):
+        optimizer.step(lambda: other.sum() + closures[0](), closures[1])
+    with pytest.raises(ValueError, match=r"bound=0\.0: inner\(\) is flat in the lower parameters; add a regularizer"):
+        semaopt.SBMA([x], [y]).step(closures[0], lambda: (y - y.detach()).pow(3).sum() + 0 * x.sum())
     tiny = semaopt.SBMA([x], [y], inverse=Neumann(200, bound=1e-200))
     with pytest.raises(RuntimeError, match=r"bound=1e-200: a product of \d+ factors .* overflows; give a larger bound"):
         tiny.step(*closures)

@@ -44,6 +44,66 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(saved, text):
     assert all(torch.equal(after["state"][0][name], value) for name, value in before["state"][0].items())
 
 
+@pytest.mark.parametrize("kind", ["SGDA", "EpochSGDA", "PESAdaGrad", "AccMDA"])
+def test_so_is_one_of_a_method_without_a_scaling(kind):
+    def optimizer(size):
+        x, y = nn.Parameter(torch.ones(size)), nn.Parameter(torch.zeros(1))
+        made = getattr(semaopt.baselines, kind)(primal=[x], dual=[y])
+
+        def closure():
+            loss = (x * y + x.square()).sum()
+            loss.backward()
+            return loss
+
+        made.step(closure)
+        return made
+
+    fits = optimizer(3)
+    fits.load_state_dict(optimizer(3).state_dict())
+    with pytest.raises(ValueError, match=r"v=\(1,\): parameter 0 of group 0 has shape \(3,\)"):
+        fits.load_state_dict(optimizer(1).state_dict())
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (semaopt.baselines.AccMDA, "k", 100.0),
+        (semaopt.baselines.SGDMax, "max_ascents", -3),
+        (semaopt.baselines.BSA, "lower_steps", -3),
+        (semaopt.baselines.StocBiO, "lower_steps", 2),
+        (semaopt.baselines.TTSA, "powers", "no"),
+        (semaopt.SBMA, "lam", -1.0),
+    ],
+)
+def test_what_all_groups_share_is_no_option_of_one(kind, name, value):
+    x, y = nn.Parameter(torch.ones(1)), nn.Parameter(torch.zeros(1))
+    with pytest.raises(ValueError, match=f"{name}={value!r}: all groups share one; give it to the optimizer"):
+        kind([{"params": [x], name: value}], [y])
+    optimizer = kind([x], [y])
+    with pytest.raises(ValueError, match=f"{name}={value!r}: all groups share one"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))], "role": optimizer.roles[1], name: value})
+    assert len(optimizer.param_groups) == 2
+
+
+def test_a_group_added_later_counts_the_steps_of_all():
+    x, y, late = (nn.Parameter(torch.ones(1)) for _ in range(3))
+    optimizer = semaopt.baselines.AccMDA(primal=[x], dual=[y])
+    for _ in range(3):
+        optimizer.step(lambda: (x * y).sum().backward())
+    optimizer.add_param_group({"params": [late], "role": "primal"})
+    assert [group["taken"] for group in optimizer.param_groups] == [3, 3, 3]
+
+
+def test_z_follows_the_parameters_to_their_device():
+    x, elsewhere = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2, device="meta"))
+    optimizer = semaopt.SCMA([x], blocks=4)
+    optimizer.step(lambda: x * torch.ones(2, 2), torch.sum, index=[0, 3])
+    moved = semaopt.SCMA([elsewhere], blocks=4)
+    moved.load_state_dict(optimizer.state_dict())
+    assert moved.z.device.type == moved.param_groups[0]["z_seen"].device.type == "meta"
+    assert optimizer.z.device.type == "cpu"
+
+
 def test_a_checkpoint_of_another_kind_is_refused():
     saved = stepped(semaopt.ASA).state_dict()
     with pytest.raises(ValueError, match=r"options=\['blocks', 'fresh', 'inner_beta'\].*lacks options of SCMA"):

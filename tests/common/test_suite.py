@@ -182,6 +182,21 @@ def test_parameters_without_gradient_stay(method):
     assert not torch.equal(problem.xs[0], before[0])
 
 
+def test_what_is_frozen_on_the_way_stays(method):
+    need(method, "freezing")
+    optimizer, problem = method.start()
+    run(method, optimizer, problem, range(2))
+    problem.xs[1].requires_grad_(False)
+    before = values(problem)
+    run(method, optimizer, problem, range(2, 8))
+    assert torch.equal(problem.xs[1], before[1])
+    assert not torch.equal(problem.xs[0], before[0])
+    problem.xs[1].requires_grad_()
+    run(method, optimizer, problem, range(8, 10))
+    assert not torch.equal(problem.xs[1], before[1])
+    assert all(torch.isfinite(x).all() for x in values(problem))
+
+
 def test_empty_group_and_zero_elements(method):
     need(method, "groups")
     _, problem = method.start()

@@ -311,6 +311,9 @@ def test_the_duality_gap():
     optimizer = semaopt.PDSM(primal=[x], dual=[y], lr=0.5, dual_lr=1.0, beta=0.5)
     # One step: y' = y + (2x - y) = 2 is the maximizer, x' = x - 0.5(x + 2y) = 0; f(1, 2) - f(0, 0.5).
     assert duality_gap(optimizer, f, steps=1) == pytest.approx((0.5 + 4 - 2) - (-0.125))
+    assert duality_gap(optimizer, f, steps=0) == 0.0
+    with pytest.raises(ValueError, match="steps=-1: must be a whole number >= 0; each takes a full gradient"):
+        duality_gap(optimizer, f, steps=-1)
     assert (x.item(), y.item()) == (1.0, 0.5)
     optimizer = semaopt.PDSM(primal=[x], dual=[y], lr=0.05, dual_lr=0.1, beta=0.5)
     with Monitor(optimizer, full_gradient=f, every=10, gap_steps=3) as m:

@@ -12,6 +12,13 @@ def test_a_constant_is_a_finite_number(value):
         Constants(c=value)
 
 
+@pytest.mark.parametrize("value", [2.5, 0, -1, True])
+def test_a_dimension_is_a_whole_number(value):
+    assert Constants(dim_y=3).dim_y == 3
+    with pytest.raises(ValueError, match=f"dim_y={value}: must be a .*; it is the dimension of y"):
+        Constants(dim_y=value)
+
+
 def test_zero_only_where_it_means_something():
     with pytest.raises(ValueError, match=r"L=0.0: must be positive; it is the Lipschitz constant of grad F"):
         Constants(L=0.0)

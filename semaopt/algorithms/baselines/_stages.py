@@ -50,15 +50,6 @@ class ProximalStages(MinMaxOptimizer):
         growth = {"linear": k + 1, "constant": 1, "inverse": inverse}[self.param_groups[0]["growth"]]
         return math.ceil(first * growth)
 
-    def _complete(self, param_group: dict[str, Any]) -> dict[str, Any]:
-        for name in self.shared:
-            if name in param_group:
-                raise ValueError(f"{name}={param_group[name]!r}: all groups go through the same stages; give it once")
-        group = super()._complete(param_group)
-        if self.param_groups:  # a group added later joins the stage that is under way
-            group.update({name: self.param_groups[0][name] for name in self.shared})
-        return group
-
     def _buffers(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("average",) if group["role"] == "dual" else ("v", "reference", "average")
 
@@ -84,8 +75,10 @@ class ProximalStages(MinMaxOptimizer):
             group["taken"] += 1
             if group["taken"] == self.length(group["stage"]):
                 for x in group["params"]:
-                    if x in self.state:
+                    if x.requires_grad and x in self.state:
                         self._restart(group, x)
+                    elif not x.requires_grad:
+                        self.state.pop(x, None)  # it stays where it is, and begins anew when it is unfrozen
                 group["stage"] += 1
                 group["taken"] = 0
         return loss

@@ -45,6 +45,7 @@ class BSA(BilevelOptimizer):
     (tensor([0.9000]), tensor([1.]))
     """
 
+    shared: ClassVar[tuple[str, ...]] = ("lower_steps",)
     usual: ClassVar[type[Any]] = Neumann
 
     def __init__(

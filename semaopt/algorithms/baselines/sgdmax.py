@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.optim.optimizer import ParamsT
@@ -47,6 +47,8 @@ class SGDMax(MinMaxOptimizer):
     >>> x.data, y.data
     (tensor([0.8000]), tensor([1.]))
     """
+
+    shared: ClassVar[tuple[str, ...]] = ("tolerance", "max_ascents")
 
     def __init__(
         self,

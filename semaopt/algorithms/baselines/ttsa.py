@@ -44,6 +44,7 @@ class TTSA(BilevelOptimizer):
     (tensor([0.9000]), tensor([1.]))
     """
 
+    shared: ClassVar[tuple[str, ...]] = ("powers",)
     usual: ClassVar[type[Any]] = Neumann
 
     def __init__(
