@@ -61,7 +61,7 @@ def finding(store: Store, content: Mapping[str, Any]) -> Finding:
         kept = content["tuning"]
         tuning = None if kept is None else _read_tuning(kept)
         return Finding(spec, content["facts"], finals, tuning, Origin(**content["origin"]))
-    except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnreadableError(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
 
 

@@ -165,7 +165,7 @@ class Finding:
         return f"{self.spec.title}: {said}"
 
     def _means(self, metric: str) -> list[tuple[float, str]]:
-        """Of the last values, with the label of each method; those that diverged last."""
+        """Of the last values, with the label of each method; those that diverged are left out, unless all did."""
         found = [(compare.mean_and_std(final.last(metric))[0], final.method.label) for final in self.finals]
         return [one for one in found if math.isfinite(one[0])] or found
 
@@ -184,7 +184,7 @@ class Finding:
 
     def final(self, name: str) -> Final:
         """Of the method of this name."""
-        return next(final for final in self.finals if final.method.name == name)
+        return {final.method.name: final for final in self.finals}[name]
 
     def label(self, name: str) -> str:
         """A method's name as people read it."""

@@ -139,7 +139,7 @@ class Spec(_Part):
 
     def method(self, name: str) -> Method:
         """The method of this name."""
-        return next(method for method in self.methods if method.name == name)
+        return {method.name: method for method in self.methods}[name]
 
 
 def shipped() -> list[str]:

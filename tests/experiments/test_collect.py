@@ -203,6 +203,20 @@ def test_a_record_of_another_version_is_left_out_and_said(made, tmp_path):
     assert any("a theorem check cannot be read (KeyError" in text for text in notes)
 
 
+def test_a_record_that_names_an_unknown_method_is_left_out_and_said(made, tmp_path):
+    folder = copied(made[0], tmp_path / "new")
+    with Store(folder / "runs.sqlite") as store:
+        (key, content) = next(iter(store.records(records.STUDY).items()))
+        first, *others = content["finals"]
+        store.keep(records.STUDY, "tiny", key, {**content, "finals": [{**first, "method": "adamm"}, *others]})
+    found = collect.results([folder], "")
+    assert found.findings == ()
+    assert f"{folder}: a record of a study cannot be read (KeyError: 'adamm')" in found.notes
+    (finding,) = made[1].findings
+    with pytest.raises(KeyError, match="adamm"):
+        finding.final("adamm")
+
+
 def test_nothing_is_written_into_what_is_read(made, tmp_path):
     folder = copied(made[0], tmp_path / "old", "DROP TABLE records")
     before = (folder / "runs.sqlite").read_bytes()
