@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from semaopt.experiments.spec_errors import SpecError
-from semaopt.experiments.workers import ATTEMPTS, ENDING, Failure, raised
+from semaopt.experiments.workers import ATTEMPTS, ENDING, Failure, epochs_done, raised
 
 Job = TypeVar("Job")
 Done = TypeVar("Done")
@@ -63,22 +63,29 @@ class RayWorkers:
         """See :class:`semaopt.experiments.workers.Engine`; progress is told when a job ends."""
         task = self.ray.remote(num_cpus=1, max_retries=ATTEMPTS - 1)(_one_threaded)
         pending = {task.remote(work, job): job for job in jobs}
+        total = 0
         while pending:
             ready, _ = self.ray.wait(list(pending), num_returns=1)
             for reference in ready:
-                yield pending.pop(reference), self._result(reference)
+                done, epochs = self._result(reference)
+                total += epochs
+                tick(total)
+                yield pending.pop(reference), done
 
-    def _result(self, reference: Any) -> Any:
+    def _result(self, reference: Any) -> tuple[Any, int]:
+        """What became of a job, and how many epochs it has trained; of one that failed that is not known."""
         try:
-            return self.ray.get(reference)
+            done: tuple[Any, int] = self.ray.get(reference)
         except self.ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, ENDING):
                 raise error.cause from error
-            return raised(error.cause)
+            return raised(error.cause), 0
         except self.ray.exceptions.RayError as error:
-            return Failure(f"Ray gave it up: {str(error).splitlines()[0]}")
+            return Failure(f"Ray gave it up: {str(error).splitlines()[0]}"), 0
+        return done
 
 
-def _one_threaded(work: Callable[[Job], Done], job: Job) -> Done:
+def _one_threaded(work: Callable[[Job], Done], job: Job) -> tuple[Done, int]:
     torch.set_num_threads(1)
-    return work(job)
+    before = epochs_done()
+    return work(job), epochs_done() - before

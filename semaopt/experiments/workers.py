@@ -111,7 +111,7 @@ class Workers:
             while waiting and idle:
                 job, attempt = waiting.popleft()
                 slot = idle.pop()
-                running[self._started(slot).submit(work, job)] = slot, job, attempt
+                running[self._submitted(slot, work, job)] = slot, job, attempt
             finished, _ = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED)
             tick(sum(self._epochs) - before)
             for future in finished:
@@ -128,6 +128,13 @@ class Workers:
                     raise error
                 else:
                     yield job, future.result() if error is None else raised(error)
+
+    def _submitted(self, slot: int, work: Callable[[Job], Done], job: Job) -> Future[Done]:
+        try:
+            return self._started(slot).submit(work, job)
+        except BrokenProcessPool:  # its process died while it had nothing to do, and took no job with it
+            self._pools[slot] = None
+            return self._started(slot).submit(work, job)
 
     def _started(self, slot: int) -> ProcessPoolExecutor:
         pool = self._pools[slot]

@@ -1,18 +1,23 @@
 """Workers change nothing but the time; one that dies takes only its own job with it."""
 
+import functools
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from semaopt.experiments import ranks
 from semaopt.experiments.data import DataError
+from semaopt.experiments.engine_ray import RayWorkers
 from semaopt.experiments.files import OutputError
 from semaopt.experiments.runner import RunsError
 from semaopt.experiments.workers import ATTEMPTS, Failure, Here, Workers, count_epoch, raised
@@ -90,6 +95,55 @@ def test_who_dies_is_tried_again_and_the_others_go_on(tmp_path):
             list(workers.do(dangerous, [(str(tmp_path), "lost")], ticks.append))
         assert sorted(done[0] for _, done in workers.do(square, [1, 2, 3], ticks.append)) == [1, 4, 9]
         assert ticks[-1] == 3
+
+
+@pytest.mark.slow
+def test_who_dies_between_two_batches_is_started_again():
+    with Workers(1) as workers:
+        assert [done for _, done in workers.do(square, [2], lambda _: None)] == [(4, 1)]
+        (pool,) = workers._pools
+        for process in pool._processes.values():
+            process.kill()
+        with suppress(BrokenProcessPool):  # as soon as the death is noticed
+            while True:
+                pool.submit(abs, 1).exception()
+        assert [done for _, done in workers.do(square, [3], lambda _: None)] == [(9, 1)]
+
+
+class FakeRay:
+    """Does a task when its result is asked for."""
+
+    class exceptions:  # noqa: N801  # Ray's name
+        RayTaskError = type("RayTaskError", (Exception,), {})
+        RayError = type("RayError", (Exception,), {})
+
+    def remote(self, **_):
+        return lambda task: SimpleNamespace(remote=lambda *given: functools.partial(task, *given))
+
+    def wait(self, references, num_returns):
+        return references[:num_returns], references[num_returns:]
+
+    def get(self, reference):
+        try:
+            return reference()
+        except ValueError as error:
+            told = self.exceptions.RayTaskError()
+            told.cause = error
+            raise told from error
+
+
+def test_on_ray_progress_is_told_when_a_job_ends(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    ticks = []
+    before = torch.get_num_threads()
+    try:
+        engine = RayWorkers(None, 1)
+        assert [done[0] for _, done in engine.do(square, [2, 3], ticks.append)] == [4, 9]
+        (wrong,) = (done for _, done in engine.do(dangerous, [(str(tmp_path), "wrong")], ticks.append))
+    finally:
+        torch.set_num_threads(before)
+    assert wrong == Failure("ValueError: a bad job")
+    assert ticks == [1, 2, 0]
 
 
 ORPHANS = """
