@@ -45,8 +45,8 @@ class Kind:
     """Whether it has stages of its own, so that ``every`` is their length."""
 
 
-def _scaling(values: Values) -> scalings.Scaling:
-    name = values.get("scaling", "adam")
+def _scaling(values: Values, default: str = "adam") -> scalings.Scaling:
+    name = values.get("scaling", default)
     row = type(scalings.resolve(name))
     given = {key: value for key, value in values.items() if key in ("g0", "beta2", "c_l", "c_u")}
     takes = [field.name for field in fields(row)]  # type: ignore[arg-type]  # the rows are dataclasses
@@ -145,8 +145,8 @@ def _inverse(values: Values, default: str) -> Any:
     return _INVERSES[name](**given)
 
 
-def _bilevel(algorithm: Callable[..., Optimizer], inverse: str | None) -> Any:
-    """A builder of a bilevel method; ``inverse`` is the name of its default, None if it takes none."""
+def _bilevel(algorithm: Callable[..., Optimizer], inverse: str | None, scaling: str | None = None) -> Any:
+    """A builder of a bilevel method; ``inverse`` and ``scaling`` name its defaults, None if it takes none."""
     names = ("lr", "lower_lr", "beta", "lower_weight_decay", "lower_steps", "bias_correction")
 
     def make(sides: Sides, values: Sequence[Values], _: int) -> Optimizer:
@@ -155,8 +155,8 @@ def _bilevel(algorithm: Callable[..., Optimizer], inverse: str | None) -> Any:
         options = {name: v[name] for name in names if name in v}
         if inverse is not None:
             options["inverse"] = _inverse(v, inverse)
-        if "scaling" in v:
-            options["scaling"] = _scaling(v)
+        if scaling is not None:
+            options["scaling"] = _scaling(v, scaling)
         return algorithm(list(sides.primal[0]), list(sides.dual[0]), **options)
 
     return make
@@ -187,7 +187,7 @@ KINDS: dict[str, Kind] = {
     "SMB": Kind(
         "cleaning",
         _LOWER | _TERMS | {"beta", "bias_correction", "scaling", "g0", "beta2"} | DECAY,
-        _bilevel(semaopt.SMB, "tracked"),
+        _bilevel(semaopt.SMB, "tracked", "shb"),
     ),
     "SOBA": Kind("cleaning", _LOWER, _bilevel(baselines.SOBA, None)),
     "StocBiO": Kind("cleaning", _LOWER | _TERMS | {"lower_steps"}, _bilevel(baselines.StocBiO, "series")),

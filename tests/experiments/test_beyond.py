@@ -127,6 +127,8 @@ def test_average_precision_is_scikit_learns():
     [
         ("SMB", {"inverse": "exact"}, "inverse='exact': is unknown; take one of tracked, neumann, series"),
         ("SMB", {"terms": 3}, "inverse='tracked': takes no terms; leave them out"),
+        ("SMB", {"g0": 1e-8}, "g0=1e-08: 'shb' has none, it takes nothing of that kind; leave it out"),
+        ("SMB", {"beta2": 0.9}, "beta2=0.9: 'shb' has none, it takes nothing of that kind; leave it out"),
         ("SOBA", {"terms": 3}, "SOBA does not take them"),
         ("SCMA", {"inner_beta": 1.5}, "inner_beta=1.5"),
     ],
