@@ -193,7 +193,9 @@ def fingerprint() -> dict[str, str]:
     root = Path(semaopt.__file__).parent
     mine = root / "experiments"
     code = hashlib.sha256()
-    for path in sorted(p for p in root.rglob("*") if p.suffix in {".py", ".c", ".h"}):
+    # Of the compiled step what was built, not its sources: wheels have none, and in a checkout they may be newer. Equal
+    # sources and an equal compiler give equal bytes, so building it again keeps the keys.
+    for path in sorted(p for p in root.rglob("*") if p.suffix in {".py", ".so"}):
         if path.parent == mine and path.name in _NOT_COMPUTING:
             continue
         code.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")

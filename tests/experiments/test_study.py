@@ -130,6 +130,22 @@ def test_the_fingerprint_covers_what_computes_and_only_that():
     assert runs.fingerprint()["step"] in ("compiled", "foreach")
 
 
+def test_the_fingerprint_is_of_the_compiled_step_and_not_of_its_sources(tmp_path, monkeypatch):
+    """A wheel has no sources; in a checkout they may be newer than what was built from them."""
+    monkeypatch.setattr(runs.semaopt, "__file__", str(tmp_path / "__init__.py"))
+
+    def code(**contents):
+        for name, content in contents.items():
+            (tmp_path / name.replace("_", ".")).write_text(content)
+        return runs.fingerprint.__wrapped__()["code"]
+
+    first = code(a_py="1", step_so="built", step_c="source")
+    assert code(step_c="other", step_h="other") == first
+    assert code(step_so="other") != first
+    assert code(step_so="built") == first
+    assert code(a_py="2") != first
+
+
 def test_a_name_for_people_is_not_part_of_the_key_and_all_else_is():
     def key(**changes):
         spec = a_spec(**changes)
