@@ -26,14 +26,16 @@ class Rates(NamedTuple):
     corrected: bool = False
 
 
-def descend_(x: Tensor, v: Tensor, u: Tensor | float, g0: float, rates: Rates) -> None:
+def descend_(
+    x: Tensor, v: Tensor, u: Tensor | float, g0: float, eta: Rate, *, clip: tuple[float, float] | None
+) -> None:
     """``x <- x - eta s v`` with ``s = 1/(sqrt(u) + g0)``, held in [c_l, c_u] if asked for."""
     inverse_s = u**0.5 + g0
-    if rates.clip is not None:
-        low, high = 1 / rates.clip[1], 1 / rates.clip[0]
+    if clip is not None:
+        low, high = 1 / clip[1], 1 / clip[0]
         # SHB's u is a Python number: as a tensor it would be rounded to float32.
         inverse_s = inverse_s.clamp(low, high) if isinstance(inverse_s, Tensor) else min(max(inverse_s, low), high)
-    x.sub_(v / inverse_s * rates.eta)
+    x.sub_(v / inverse_s * eta)
 
 
 def asa_(xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Tensor]], scaling: Scaling, rates: Rates) -> None:
@@ -52,7 +54,7 @@ def asa_(xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Tensor]], sc
 
     for x, g, m, v, t in zip(xs, gs, states, vs, ts, strict=True):
         u = scaling.update_(m, Seen(g, v, t, norm, rates.corrected))  # line 4
-        descend_(x, v, u, scaling.g0, rates)  # line 5
+        descend_(x, v, u, scaling.g0, rates.eta, clip=rates.clip)  # line 5
 
 
 def count_(step: Tensor) -> Rate:

@@ -51,7 +51,7 @@ def walk(
             for g in torch.where(rare, C, -1.0).to(x.dtype).unbind(0):
                 for v, gamma in parts:
                     track_(v, g, gamma if chain.t > 0 else 1.0)
-                chain.descend(x, g.repeat(len(betas), 1), chain.state["v"], eta, 0.0)
+                chain.descend(x, g.repeat(len(betas), 1), chain.state["v"], eta)
                 x.clamp_(-1.0, 1.0)
             steps.append(start + count)
             points.append(x.clone())

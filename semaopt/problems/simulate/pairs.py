@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
-from torch import Tensor
 
 from semaopt.algorithms.minmax import ascend_
 from semaopt.estimator import sema_, track_
@@ -14,7 +13,7 @@ from semaopt.problems.compositional import QuadraticComposition
 from semaopt.problems.logistic import LogisticBilevel
 from semaopt.problems.minmax import MinMax
 from semaopt.problems.oracles import Draw, Oracle, blocks
-from semaopt.problems.simulate.single import Averages, Chain, Run
+from semaopt.problems.simulate.single import Averages, Chain, Run, finish
 from semaopt.projections import SpectralBall
 from semaopt.scalings import Scaling
 
@@ -29,12 +28,11 @@ def minmax(
     seeds: int = 256,
     seed: int = 0,
     clip: tuple[float, float] | None = None,
-    marks: Iterable[int] = (),
 ) -> Run:
     """``alg:pdadam`` for the steps 0..T with ``rates["eta_x"]``, ``rates["eta_y"]``, ``rates["gamma"]``."""
     x, y = problem.start(seeds)
     eta_x, eta_y, gamma = rates["eta_x"], rates["eta_y"], rates["gamma"]
-    chain, averages = Chain(x, scaling, clip), Averages(x, marks)
+    chain, averages = Chain(x, scaling, clip), Averages()
     generator = torch.Generator().manual_seed(seed)
     of_x, of_y = blocks(oracle, T + 1, x, generator), blocks(oracle, T + 1, y, generator)
     with torch.no_grad():
@@ -44,9 +42,9 @@ def minmax(
             v = chain.track(g, gamma)  # line 3
             gradient = problem.grad(x)
             averages.add(gradient=gradient, tracking=v - gradient, follower=y - problem.y_star(x, y))
-            averages.saw(chain.descend(x, g, v, eta_x, gamma))  # lines 4 and 5
+            averages.saw(chain.descend(x, g, v, eta_x))  # lines 4 and 5
             ascend_(y, ascent, eta_y, problem.project_)  # line 6
-    return _finish(problem, x, chain, averages)
+    return finish(problem.F(x) - problem.smallest, chain, averages)
 
 
 def smb(
@@ -64,16 +62,16 @@ def smb(
     x = problem.start(seeds)[0].detach()
     y = problem.y_star(x)
     eta_x, eta_y, gamma = rates["eta_x"], rates["eta_y"], rates["gamma"]
-    chain, averages = Chain(x, scaling, clip), Averages(x)
+    chain, averages = Chain(x, scaling, clip), Averages()
     with torch.no_grad():
         for noise in _draws(problem, k, T + 1, seeds, seed):
             g, gy = problem.estimate(x, y, noise)
             z = chain.track(g, gamma)  # line 5
             gradient = problem.grad(x)
             averages.add(gradient=gradient, tracking=z - gradient, follower=y - problem.y_star(x))
-            averages.saw(chain.descend(x, g, z, eta_x, gamma))  # line 6
+            averages.saw(chain.descend(x, g, z, eta_x))  # line 6
             y.sub_(gy, alpha=eta_y)  # line 7: y minimizes g
-    return _finish(problem, x, chain, averages)
+    return finish(problem.F(x) - problem.smallest, chain, averages)
 
 
 def sbma(
@@ -88,7 +86,7 @@ def sbma(
     eta_x, eta_y, gamma = rates["eta_x"], rates["eta_y"], rates["gamma"]
     C_fy, inverse = problem.constants().get("C_fy"), 1 / problem.lam
     clip_ = SpectralBall(problem.C_gxy)
-    chain, averages = Chain(x, "shb", None), Averages(x)
+    chain, averages = Chain(x, "shb", None), Averages()
     wide = x.new_zeros(seeds, problem.d_x, problem.d_y)
     m = {"u": torch.zeros_like(x), "v": torch.zeros_like(y), "V": wide, "H": torch.zeros_like(y)}
     with torch.no_grad():
@@ -102,9 +100,9 @@ def sbma(
             z = u - torch.einsum("sij,sj->si", V, problem.apply(H, v))
             gradient = problem.grad(x)
             averages.add(gradient=gradient, tracking=z - gradient, follower=y - problem.y_star(x))
-            averages.saw(chain.descend(x, z, z, eta_x, gamma))
+            averages.saw(chain.descend(x, z, z, eta_x))
             y.sub_(pieces.gy, alpha=eta_y)
-    return _finish(problem, x, chain, averages)
+    return finish(problem.F(x) - problem.smallest, chain, averages)
 
 
 def compositional(
@@ -120,7 +118,7 @@ def compositional(
     inner loop).
     """
     x = problem.start(seeds).detach()
-    chain, averages = Chain(x, scaling, None), Averages(x)
+    chain, averages = Chain(x, scaling, None), Averages()
     generator = torch.Generator().manual_seed(seed)
     z = x.new_zeros(seeds, problem.m)
     with torch.no_grad():
@@ -132,8 +130,8 @@ def compositional(
             v = chain.track(g, rates["gamma"])
             gradient = problem.grad(x)
             averages.add(gradient=gradient, tracking=v - gradient, follower=z - problem.mean_inner(x))
-            averages.saw(chain.descend(x, g, v, rates["eta"], rates["gamma"]))
-    return _finish(problem, x, chain, averages)
+            averages.saw(chain.descend(x, g, v, rates["eta"]))
+    return finish(problem.F(x) - problem.smallest, chain, averages)
 
 
 def _draws(problem: QuadraticBilevel | LogisticBilevel, k: int, steps: int, copies: int, seed: int) -> Iterator[Draw]:
@@ -143,19 +141,3 @@ def _draws(problem: QuadraticBilevel | LogisticBilevel, k: int, steps: int, copi
     for start in range(0, steps, size):
         draw = problem.draw(min(size, steps - start), copies, k, generator)
         yield from zip(*(part.unbind(0) for part in draw), strict=True)
-
-
-def _finish(
-    problem: MinMax | QuadraticBilevel | LogisticBilevel | QuadraticComposition,
-    x: Tensor,
-    chain: Chain,
-    averages: Averages,
-) -> Run:
-    return Run(
-        averages.mean("gradient"),
-        averages.mean("tracking"),
-        problem.F(x) - problem.smallest,
-        averages.scaling_bounds(chain.scaling.g0, chain.clip),
-        averages.mean("follower"),
-        averages.path,
-    )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from semaopt import scalings
-from semaopt.algorithms.asa import Rates, descend_
+from semaopt.algorithms.asa import descend_
 from semaopt.estimator import sema_
 from semaopt.problems.minimization import Minimization
 from semaopt.problems.oracles import Oracle, blocks
@@ -35,18 +35,14 @@ class Run:
     """The smallest and the largest s seen."""
     follower: Tensor | None = None
     """Of |y_t - y*(x_t)|^2, where there is a y."""
-    path: dict[int, Tensor] = field(default_factory=dict)
-    """The averages of |grad F|^2 after the steps that were asked for."""
 
 
 class Averages:
     """Sums of squares per coordinate while a run goes on: nothing of the path is stored."""
 
-    def __init__(self, like: Tensor, marks: Iterable[int] = ()) -> None:
+    def __init__(self) -> None:
         self.squares: dict[str, Tensor] = {}
         self.steps = 0
-        self.marks = frozenset(marks)
-        self.path: dict[int, Tensor] = {}
         self.u_range = [math.inf, -math.inf]
         self._u: list[Tensor] = []
 
@@ -58,8 +54,6 @@ class Averages:
             else:
                 self.squares[name] = error.square()
         self.steps += 1
-        if self.steps - 1 in self.marks:
-            self.path[self.steps - 1] = self.mean("gradient")
 
     def saw(self, u: Tensor | float) -> None:
         """One step's u."""
@@ -96,7 +90,7 @@ class Chain:
         """Line 3 of ``alg:adam``."""
         return sema_(self.state, "v", g, gamma, self.t, corrected=False)
 
-    def descend(self, x: Tensor, g: Tensor, v: Tensor, eta: float, gamma: float) -> Tensor | float:
+    def descend(self, x: Tensor, g: Tensor, v: Tensor, eta: float) -> Tensor | float:
         """Lines 4 and 5; returns u."""
 
         def norm() -> Tensor:
@@ -104,7 +98,7 @@ class Chain:
             return length
 
         u = self.scaling.update_(self.state, Seen(g, v, self.t, norm, False))
-        descend_(x, v, u, self.scaling.g0, Rates(eta, gamma, self.clip))
+        descend_(x, v, u, self.scaling.g0, eta, clip=self.clip)
         self.t += 1
         return u
 
@@ -119,7 +113,6 @@ def minimize(
     seeds: int = 256,
     seed: int = 0,
     clip: tuple[float, float] | None = None,
-    marks: Iterable[int] = (),
 ) -> Run:
     """``alg:adam`` for the steps 0..T.
 
@@ -130,7 +123,7 @@ def minimize(
     torch.Size([4])
     """
     x = problem.start(seeds)
-    chain, averages = Chain(x, scaling, clip), Averages(x, marks)
+    chain, averages = Chain(x, scaling, clip), Averages()
     generator = torch.Generator().manual_seed(seed)
     rates = schedule if callable(schedule) else None
     eta, gamma = (0.0, 0.0) if callable(schedule) else schedule
@@ -142,17 +135,18 @@ def minimize(
             g = oracle.sample(x, gradient, noise)
             v = chain.track(g, gamma)
             averages.add(gradient=gradient, tracking=v - gradient)
-            averages.saw(chain.descend(x, g, v, eta, gamma))
-    return _finish(problem, x, chain, averages)
+            averages.saw(chain.descend(x, g, v, eta))
+    return finish(problem.F(x) - problem.smallest, chain, averages)
 
 
-def _finish(problem: Minimization, x: Tensor, chain: Chain, averages: Averages) -> Run:
+def finish(gap: Tensor, chain: Chain, averages: Averages) -> Run:
+    """What is left of a run that ends with that ``gap``."""
     return Run(
         averages.mean("gradient"),
         averages.mean("tracking"),
-        problem.F(x) - problem.smallest,
+        gap,
         averages.scaling_bounds(chain.scaling.g0, chain.clip),
-        path=averages.path,
+        averages.mean("follower") if "follower" in averages.squares else None,
     )
 
 
@@ -173,7 +167,7 @@ def minimize_in_stages(
     runs = []
     with torch.no_grad():
         for stage in stages:
-            averages = Averages(x)
+            averages = Averages()
             # tau is uniform on 0..T, for every seed by itself.
             chosen: dict[int, list[int]] = {}
             for row, tau in enumerate(torch.randint(stage.T + 1, (seeds,), generator=generator).tolist()):
@@ -187,8 +181,8 @@ def minimize_in_stages(
                 if t in chosen:
                     rows = chosen[t]
                     x_tau[rows], v_tau[rows] = x[rows], v[rows]
-                averages.saw(chain.descend(x, g, v, stage.eta, stage.gamma))
+                averages.saw(chain.descend(x, g, v, stage.eta))
             x.copy_(x_tau)
             chain.state["v"].copy_(v_tau)
-            runs.append(_finish(problem, x, chain, averages))
+            runs.append(finish(problem.F(x) - problem.smallest, chain, averages))
     return runs
