@@ -27,14 +27,14 @@ def is_real(value: Any) -> bool:
 
 
 def whole(name: str, value: Any, remedy: str, least: int = 1) -> int:
-    """A whole number from ``least`` on, NumPy's too, as Python's."""
+    """``value`` as a Python int. NumPy's integers will do; what is below ``least``, or no integer, is refused."""
     ok = not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
     require(ok, name, value, f"must be a whole number >= {least}", remedy)
     return int(value)
 
 
 def hold_whole(owner: object, name: str, remedy: str, least: int = 1) -> None:
-    """The same for an attribute of a frozen dataclass, which then holds Python's."""
+    """The same for an attribute of a frozen dataclass, which then holds the Python int."""
     object.__setattr__(owner, name, whole(name, getattr(owner, name), remedy, least))
 
 

@@ -80,7 +80,7 @@ def estimate(state: Mapping[str, Tensor], key: str, *, corrected: bool) -> Tenso
 def group_norm(tensors: list[Tensor]) -> Tensor:
     """Euclidean norm over all tensors as one vector; the global one where they are sharded (FSDP2).
 
-    In float64 where the device has it: squares of 1e20 are no float32 numbers.
+    In float64 where the device has it: the square of 1e20 overflows float32.
     """
     wide = torch.float32 if tensors[0].device.type == "mps" else torch.float64
     norms = [torch.linalg.vector_norm(real(v), dtype=wide) for v in tensors]

@@ -141,8 +141,11 @@ class Iterates:
 
     def _get(self, key: str) -> list[Tensor]:
         if key not in self._kept:
-            kept = ", ".join(self.keep)
-            raise RuntimeError(f"no {key!r} iterate yet: this keeps {kept}, and {self.t} steps were taken")
+            needed = "sampled" if key == "estimate" else key
+            if needed not in self.keep:
+                kept = ", ".join(self.keep) or "nothing"
+                raise RuntimeError(f"no {key!r} iterate: this keeps {kept}; pass keep=({needed!r},)")
+            raise RuntimeError(f"no {key!r} iterate yet: {self.t} steps were taken; ask after the first")
         self._join()
         return self._kept[key]
 

@@ -84,7 +84,7 @@ class Ball:
         if y.numel() == 0:
             return y
         d = y.to(_wide(y)) - self.center
-        # Entries are divided by the largest first: squares of 1e30 are no float32 numbers.
+        # Entries are divided by the largest first: the square of 1e30 overflows float32.
         largest = d.abs().amax().clamp_min(torch.finfo(d.dtype).tiny)
         norm = torch.linalg.vector_norm(d / largest) * largest
         # A point inside stays to the bit; what is not finite becomes NaN.

@@ -5,7 +5,7 @@ constant :math:`G_0`, and between which bounds that keeps
 
 .. math:: s_t = 1/(\sqrt{u_{t+1}} + G_0), \qquad c_l \le s_t \le c_u .
 
-An own scaling is any object with the members of :class:`Scaling`; no base class is needed.
+A scaling of your own is any object with the members of :class:`Scaling`; no base class is needed.
 
 >>> class SignLike:                                   # u = g^2: a step of eta v / |g|
 ...     g0, buffers = 1e-3, ()

@@ -65,7 +65,7 @@ def set_gamma(group: dict[str, Any], gamma: float) -> None:
         group["beta"] = beta
 
 
-class _Gammas(LRScheduler):
+class GammaScheduler(LRScheduler):
     """What all schedules here can be asked."""
 
     def get_last_gamma(self) -> list[float | None]:
@@ -79,7 +79,7 @@ class _Gammas(LRScheduler):
         return packed
 
 
-class _Together(_Gammas, ABC):
+class _Together(GammaScheduler, ABC):
     """lr and gamma of every group are their first values times ``factor_at(t)`` after t calls of ``step``.
 
     Not the last values times a ratio, in which roundings would add up over a million steps: so a warm-up goes before
@@ -188,7 +188,7 @@ class InverseSqrt(_Together):
         return 1 / math.sqrt(t + 1)
 
 
-class Follow(_Gammas):
+class Follow(GammaScheduler):
     r"""Gamma follows lr wherever another scheduler takes it: :math:`\gamma_t = \gamma_0\eta_t/\eta_{ref}`, at most 1.
 
     The reference is the lr that belongs to the gamma you chose: each group's ``max_lr`` under OneCycleLR and

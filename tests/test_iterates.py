@@ -248,11 +248,14 @@ def test_wrong_use():
     with pytest.raises(ValueError, match=r"keep=\('best',\): must name 'sampled', 'average' or both; last\(\)"):
         semaopt.Iterates(optimizer, keep=("best",))
     iterates = semaopt.Iterates(optimizer, keep=("average",))
-    with pytest.raises(RuntimeError, match="no 'average' iterate yet: this keeps average, and 0 steps were taken"):
+    with pytest.raises(RuntimeError, match="no 'average' iterate yet: 0 steps were taken"):
         iterates.average()
     take(x, optimizer, 1)
-    with pytest.raises(RuntimeError, match="no 'sampled' iterate yet"):
-        iterates.sampled()
+    for asked in (iterates.sampled, iterates.estimate):
+        with pytest.raises(RuntimeError, match=r"iterate: this keeps average; pass keep=\('sampled',\)"):
+            asked()
+    with pytest.raises(RuntimeError, match=r"no 'average' iterate: this keeps nothing; pass keep=\('average',\)"):
+        semaopt.Iterates(optimizer, keep=()).average()
     with pytest.raises(ValueError, match=r"which='best': must be one of sampled, average, last"):
         iterates.place("best")
     _, other = problem(4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -81,7 +82,7 @@ def scaling_range(optimizer: Optimizer, group: dict[str, Any]) -> tuple[float, f
     steps = estimates(optimizer, group)
     if not steps:
         return None
-    norm = _once(lambda: group_norm([v for _, _, v in steps]))
+    norm = cache(lambda: group_norm([v for _, _, v in steps]))
     ends: list[float] = []
     sample: list[Tensor] = []
     for _, m, v in steps:
@@ -104,17 +105,6 @@ def scaling_range(optimizer: Optimizer, group: dict[str, Any]) -> tuple[float, f
     # min() and max() pass over a NaN that is not the first.
     low, high = (math.nan, math.nan) if any(map(math.isnan, ends)) else (min(ends), max(ends))
     return s(high), s(float(torch.cat(sample).median())), s(low)
-
-
-def _once(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    found: list[Tensor] = []
-
-    def get() -> Tensor:
-        if not found:
-            found.append(compute())
-        return found[0]
-
-    return get
 
 
 def squared_norm(tensors: Iterable[Tensor]) -> float:

@@ -249,7 +249,7 @@ class Monitor:
         return self._last("gap")
 
     def sampled(self) -> list[Tensor]:
-        """x_tau with tau uniform on the steps so far, in the order of the optimizer's parameters."""
+        """x_tau with tau uniform on the steps of the last ``with``, in the order of the optimizer's parameters."""
         if self._iterates is None:
             raise RuntimeError("the monitor was never on; take steps within `with Monitor(...)`")
         return self._iterates.sampled()

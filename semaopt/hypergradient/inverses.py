@@ -14,7 +14,7 @@ inverse                   samples of g behind w                             samp
 :class:`TrackedSystem`    all of the steps before                           one, which also moves w for the next step
 ========================  ================================================  ====================================
 
-An own inverse is any callable with the signature of :class:`Inverse`.
+An inverse of your own is any callable with the signature of :class:`Inverse`.
 """
 
 from __future__ import annotations

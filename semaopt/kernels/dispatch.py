@@ -3,7 +3,7 @@
 =========  ==================================================================================================
 c          plain CPU tensors in float32, float64 or bf16 that fill their memory, a scaling of Table 2
 foreach    the same scalings on any device and in any real dtype, and inside torch.compile
-loop       everything else: complex numbers, tensor subclasses (DTensor), differentiable steps, own scalings
+loop       everything else: complex numbers, tensor subclasses (DTensor), differentiable steps, a user's scalings
 =========  ==================================================================================================
 
 ``implementation="auto"`` takes the first that serves, parameter by parameter; naming one that cannot serve is an error.

@@ -2,6 +2,8 @@ r"""Average precision (the area under the precision-recall curve) as a compositi
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -42,7 +44,8 @@ class AveragePrecision:
     def __init__(self, prior: float | None = None, margin: float = 1.0) -> None:
         ok = prior is None or (is_real(prior) and 0 < prior < 1)
         require(ok, "prior", prior, "must lie in (0, 1)", "the share of positives in the data, or None")
-        require(is_real(margin) and margin > 0, "margin", margin, "must be a number > 0", "try 1.0")
+        ok = is_real(margin) and 0 < margin < math.inf
+        require(ok, "margin", margin, "must be a finite number > 0", "try 1.0")
         self.prior, self.margin = prior, margin
 
     def inner(self, scores: Tensor, labels: Tensor) -> Tensor:

@@ -124,7 +124,8 @@ def pl(c: Constants, epsilon: float) -> PLPlan:
     rule = f"must lie between 0 and max(delta_f, delta_0) = {first:g}"
     require(ok, "epsilon", epsilon, rule, "it is the accuracy of F to reach; a larger one needs no step")
     count = math.ceil(math.log2(first / epsilon) - 1e-12)
-    return PLPlan(c, float(epsilon), [Stage(eta, gamma, T) for gamma, eta, T in _stages(c, first, count)])
+    rates = [_rates(c, first / 2**k, math.inf, math.inf) for k in range(count)]
+    return PLPlan(c, float(epsilon), [Stage(eta, gamma, T) for gamma, eta, T in rates])
 
 
 def start(c: Constants) -> float:
@@ -135,10 +136,6 @@ def start(c: Constants) -> float:
 def carried_error(c: Constants) -> float:
     """B: E|v_k - grad F(x_k)|^2 <= B epsilon_k at the start of every stage."""
     return max(4.0, 22 / 9 * c.get("mu") / c.ratio)
-
-
-def _stages(c: Constants, first: float, count: int) -> list[tuple[float, float, int]]:
-    return [_rates(c, first / 2**k, math.inf, math.inf) for k in range(count)]
 
 
 def _rates(c: Constants, epsilon: float, gamma: float, eta: float) -> tuple[float, float, int]:

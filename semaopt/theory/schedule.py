@@ -8,13 +8,13 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from semaopt.schedules import _Gammas, base_gammas, set_gamma
+from semaopt.schedules import GammaScheduler, base_gammas, set_gamma
 
 #: Roles of param groups that hold the y of a min-max or bilevel problem.
 FOLLOWERS = ("dual", "lower")
 
 
-class Prescribed(_Gammas):
+class Prescribed(GammaScheduler):
     """lr and gamma = 1 - beta of every group after t calls of ``step`` are what a plan prescribes.
 
     Made by the ``schedule`` of a plan, which also brings the rates back after a checkpoint: the state dict holds the

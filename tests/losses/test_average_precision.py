@@ -103,7 +103,7 @@ def test_it_raises_the_average_precision():
 def test_wrong_options():
     with pytest.raises(ValueError, match=r"prior=1\.0: must lie in \(0, 1\); the share of positives"):
         AveragePrecision(prior=1.0)
-    with pytest.raises(ValueError, match=r"margin=0: must be a number > 0"):
+    with pytest.raises(ValueError, match=r"margin=0: must be a finite number > 0"):
         AveragePrecision(margin=0)
     with pytest.raises(ValueError, match=r"labels=\(2,\): must match the scores, \(3,\); one label a score"):
         AveragePrecision().inner(torch.zeros(3), torch.zeros(2))
