@@ -91,7 +91,12 @@ class SHB:
 
 @dataclass(frozen=True)
 class Adam:
-    """u = EMA(g^2; beta2)."""
+    """u = EMA(g^2; beta2).
+
+    Args:
+        beta2: the momentum of u, in [0, 1).
+        g0: added to sqrt(u), so that s is at most 1/g0; torch calls it eps.
+    """
 
     beta2: float = 0.999
     g0: float = 1e-7
@@ -114,7 +119,12 @@ class Adam:
 
 @dataclass(frozen=True)
 class AMSGrad:
-    """u = max(u, EMA(g^2; beta2))."""
+    """u = max(u, EMA(g^2; beta2)).
+
+    Args:
+        beta2: the momentum of u, in [0, 1).
+        g0: added to sqrt(u), so that s is at most 1/g0; torch calls it eps.
+    """
 
     beta2: float = 0.999
     g0: float = 1e-7
@@ -141,7 +151,11 @@ class AMSGrad:
 
 @dataclass(frozen=True)
 class AdaFom:
-    """u = mean of g^2 over the steps so far (AdaGrad with its sum divided by t + 1)."""
+    """u = mean of g^2 over the steps so far (AdaGrad with its sum divided by t + 1).
+
+    Args:
+        g0: added to sqrt(u), so that s is at most 1/g0; torch calls it eps.
+    """
 
     g0: float = 1e-7
     name: ClassVar[str] = "adafom"
@@ -163,7 +177,11 @@ class AdaFom:
 
 @dataclass(frozen=True)
 class AdamPlus:
-    """u = |v|, one number: the norm of the tracked gradient over all parameters of the group."""
+    """u = |v|, one number: the norm of the tracked gradient over all parameters of the group.
+
+    Args:
+        g0: added to sqrt(u), so that s is at most 1/g0; torch calls it eps.
+    """
 
     g0: float = 1e-7
     name: ClassVar[str] = "adam+"
@@ -184,7 +202,13 @@ class AdamPlus:
 
 @dataclass(frozen=True)
 class AdaBound:
-    """u = clip(EMA(g^2; beta2), 1/c_u^2, 1/c_l^2), G0 = 0; the unclipped average is kept."""
+    """u = clip(EMA(g^2; beta2), 1/c_u^2, 1/c_l^2), G0 = 0; the unclipped average is kept.
+
+    Args:
+        c_l: the smallest s.
+        c_u: the largest s.
+        beta2: the momentum of u, in [0, 1).
+    """
 
     c_l: float = 0.1
     c_u: float = 1000.0

@@ -122,6 +122,13 @@ class _Together(GammaScheduler, ABC):
 class Stagewise(_Together):
     """Multiply lr and gamma by ``factor`` after ``every`` calls of ``step`` (the paper's: 0.2 every 20 epochs).
 
+    Args:
+        optimizer: one whose groups have a beta.
+        every: how many calls of ``step`` a stage has; with one call a batch, epochs * len(train).
+        factor: in (0, 1].
+        on: what moves: ``"lr"``, ``"gamma"`` or both.
+        last_epoch: as in torch.
+
     >>> optimizer = semaopt.ASA([torch.nn.Parameter(torch.zeros(1))], lr=1.0, beta=0.5)
     >>> schedule = semaopt.schedules.Stagewise(optimizer, every=2, factor=0.2)
     >>> for _ in range(2):
@@ -154,7 +161,23 @@ class Stagewise(_Together):
 
 
 class Polynomial(_Together):
-    """lr and gamma times ``1/(k+1)^power`` in stage ``k`` of ``every`` calls (Epoch-SGDA's decay has power 1)."""
+    """lr and gamma times ``1/(k+1)^power`` in stage ``k`` of ``every`` calls (Epoch-SGDA's decay has power 1).
+
+    Args:
+        optimizer: one whose groups have a beta.
+        every: how many calls of ``step`` a stage has; with one call a batch, epochs * len(train).
+        power: how fast they shrink; > 0.
+        on: what moves: ``"lr"``, ``"gamma"`` or both.
+        last_epoch: as in torch.
+
+    >>> optimizer = semaopt.ASA([torch.nn.Parameter(torch.zeros(1))], lr=1.0, beta=0.5)
+    >>> schedule = semaopt.schedules.Polynomial(optimizer, every=2)
+    >>> for _ in range(2):
+    ...     optimizer.step()
+    ...     schedule.step()
+    >>> optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["beta"]
+    (0.5, 0.75)
+    """
 
     def __init__(
         self,
@@ -179,7 +202,21 @@ class Polynomial(_Together):
 
 
 class InverseSqrt(_Together):
-    """lr and gamma times ``1/sqrt(t+1)`` (``thm:SHB_decrease``)."""
+    """lr and gamma times ``1/sqrt(t+1)`` after t calls of ``step`` (``thm:SHB_decrease``).
+
+    Args:
+        optimizer: one whose groups have a beta.
+        on: what moves: ``"lr"``, ``"gamma"`` or both.
+        last_epoch: as in torch.
+
+    >>> optimizer = semaopt.ASA([torch.nn.Parameter(torch.zeros(1))], lr=1.0, beta=0.5)
+    >>> schedule = semaopt.schedules.InverseSqrt(optimizer)
+    >>> for _ in range(3):
+    ...     optimizer.step()
+    ...     schedule.step()
+    >>> optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["beta"]
+    (0.5, 0.75)
+    """
 
     def __init__(self, optimizer: Optimizer, on: Sequence[str] = ("lr", "gamma"), last_epoch: int = -1) -> None:
         super().__init__(optimizer, on, last_epoch)

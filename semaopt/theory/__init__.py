@@ -31,7 +31,7 @@ from semaopt.theory.plan import Plan as Plan
 from semaopt.theory.plan import Violation as Violation
 from semaopt.theory.schedule import Prescribed as Prescribed
 
-#: ``thm:2``, ``thm:SHB_decrease``, ``thm:min_PL``, ``thm:PDAda``, ``thm:5`` and ``thm:6``.
+#: ``thm:2``, ``thm:SHB_decrease``, ``thm:min_PL``, ``thm:PDAda`` and ``thm:5``.
 THEOREMS: dict[str, Callable[..., Any]] = {
     "constant": constant,
     "decreasing": decreasing,
@@ -42,7 +42,17 @@ THEOREMS: dict[str, Callable[..., Any]] = {
 
 
 def T_for(theorem: str, c: Constants, epsilon: float) -> int:
-    """The steps after which a theorem promises avg E|grad F|^2 <= epsilon^2 (``"pl"``: E[F - F*] <= epsilon)."""
+    """The steps after which a theorem promises avg E|grad F|^2 <= epsilon^2 (``"pl"``: E[F - F*] <= epsilon).
+
+    Args:
+        theorem: ``"constant"``, ``"decreasing"``, ``"pl"``, ``"minmax"`` or ``"bilevel"``.
+        c: the constants that the theorem needs.
+        epsilon: the accuracy.
+
+    >>> c = semaopt.theory.Constants(L=1.0, sigma2=1.0, delta_f=1.0)
+    >>> semaopt.theory.T_for("constant", c, 0.5) < semaopt.theory.T_for("constant", c, 0.25)
+    True
+    """
     if theorem not in THEOREMS:
         raise ValueError(f"theorem={theorem!r}: unknown; choose from {', '.join(map(repr, THEOREMS))}")
     # Any T (or epsilon) gives a plan that can be asked for another.
