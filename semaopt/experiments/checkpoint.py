@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import pickle
 import struct
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 
-from semaopt.experiments.files import OutputError
+from semaopt.experiments.files import OutputError, remove_parts, write_whole
 
 _MAGIC = b"semaopt checkpoint 1\n"
 _SUM = 64  # hexadecimal digits of a SHA-256
@@ -39,21 +38,7 @@ class Checkpoint:
 
     def save(self, state: dict[str, Any]) -> None:
         """Write a new state; whoever is killed meanwhile leaves one that can be read."""
-        content = pack({"key": self.key, "state": state})
-        part = self.newest.with_name(f".{self.newest.name}.part")
-        try:
-            part.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            if self.newest.exists():
-                self.newest.replace(self.previous)
-            part.replace(self.newest)
-            _sync(part.parent)
-        except OSError as error:
-            part.unlink(missing_ok=True)
-            raise OutputError(f"{self.newest}: cannot be written ({error.strerror}); choose another --out") from error
+        write_whole(self.newest, pack({"key": self.key, "state": state}), before=self.previous)
 
     def load(self) -> dict[str, Any] | None:
         """The newest state that is whole, or None; what is damaged is said in :attr:`notes`."""
@@ -73,8 +58,9 @@ class Checkpoint:
 
     def remove(self) -> None:
         """The run is in the store."""
-        for path in (self.newest, self.previous, self.newest.with_name(f".{self.newest.name}.part")):
+        for path in (self.newest, self.previous):
             path.unlink(missing_ok=True)
+        remove_parts(self.newest)
 
 
 def pack(value: dict[str, Any]) -> bytes:
@@ -98,12 +84,3 @@ def unpack(content: bytes) -> dict[str, Any] | None:
     ):  # a right sum of something else: whatever torch's reader makes of it
         return None
     return found if isinstance(found, dict) else None
-
-
-def _sync(folder: Path) -> None:
-    """The new names, too, must be on the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +21,48 @@ class OutputError(OSError):
     """Of the command line, if it is not the usual one that says where."""
 
 
-def write_whole(path: Path, data: str | bytes) -> None:
-    """Write a file so that whoever reads it, at any time, sees the old content or all of the new."""
-    data = data.encode() if isinstance(data, str) else data
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+def write_whole(path: Path, data: str | bytes, *, before: Path | None = None) -> None:
+    """:func:`put_whole` into an output folder."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with part.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        put_whole(path, data.encode() if isinstance(data, str) else data, before=before)
     except OSError as error:
         raise OutputError(f"{path}: cannot be written ({error.strerror}); choose another --out") from error
+
+
+def put_whole(path: Path, data: bytes, *, before: Path | None = None) -> None:
+    """Write a file so that whoever reads it, at any time, sees the old content or all of the new.
+
+    With ``before`` the old content is kept under that name; for a moment it has no other.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if before is not None and path.exists():
+            path.replace(before)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    _sync(path.parent)
+
+
+def remove_parts(path: Path) -> None:
+    """Remove what processes that were killed while they wrote this file have left."""
+    for part in path.parent.glob(f".{path.name}.*.part"):
+        part.unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    """The new names, too, must be on the disk; Windows and some networks know no such thing for a folder."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def canonical(value: Any) -> str:
@@ -65,15 +91,13 @@ def digest(value: Any) -> str:
 @contextmanager
 def owned(folder: Path) -> Iterator[None]:
     """Hold the folder: a second process is refused. The system lets go when the owner ends, however it ends."""
-    lock = FileLock(folder / ".lock")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(blocking=False)
+        held = FileLock(folder / ".lock").acquire(blocking=False)
     except Timeout as error:
         text = f"{folder}: another process is working there; wait until it ends, or choose another --out"
         raise OutputError(text) from error
     except OSError as error:
         raise OutputError(f"{folder}: cannot be written to ({error.strerror}); choose another --out") from error
-    with lock:
-        lock.release()  # what acquire() took; the block holds it
+    with held:
         yield

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from semaopt import __main__ as program
-from semaopt.experiments import checkpoint, member, store, study, training
+from semaopt.experiments import member, store, study, training
 from semaopt.experiments.files import canonical, write_whole
 from semaopt.experiments.results import Results, to_json
 from tests.experiments.test_cli import write_spec
@@ -135,7 +135,7 @@ def torn(n: int) -> None:
             die()
         sync(handle)
 
-    checkpoint.os.fsync = half  # type: ignore[attr-defined]
+    os.fsync = half
 
 
 def renamed(n: int) -> None:

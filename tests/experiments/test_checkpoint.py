@@ -86,6 +86,7 @@ def test_what_lies_there_is_never_run(kept, tmp_path):
 
 
 def test_removed_nothing_is_left(kept):
+    kept.newest.with_name(f".{KEY}.pt.123.part").write_bytes(b"as much as process 123 wrote until it was killed")
     kept.remove()
     assert os.listdir(kept.newest.parent) == []
     assert kept.load() is None

@@ -1,7 +1,9 @@
 """The store survives what happens to files, and stays quick."""
 
 import math
+import os
 import sqlite3
+import stat
 import time
 
 import pytest
@@ -134,6 +136,18 @@ def test_a_folder_has_one_owner(tmp_path):
         raise AssertionError("two owners")
     with owned(tmp_path):
         assert (tmp_path / ".lock").exists()
+
+
+def test_the_new_name_is_synchronised_as_the_content_is(tmp_path, monkeypatch):
+    synchronised, sync = [], os.fsync
+
+    def noted(handle):
+        synchronised.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    write_whole(tmp_path / "a.txt", "all of it")
+    assert synchronised == ["file", "folder"]
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import lzma
-import os
 import struct
-import tempfile
 import tokenize
 import warnings
 import zipfile
@@ -23,6 +21,7 @@ from semaopt.experiments.data.batches import Molecules
 from semaopt.experiments.data.errors import DataError
 from semaopt.experiments.data.featurize import ATOM_FEATURES, VERSION, Flat, bond_kinds, featurize
 from semaopt.experiments.data.task import Raw
+from semaopt.experiments.files import put_whole
 
 CACHE = ".featurized"
 
@@ -87,18 +86,10 @@ def cached(path: Path, smiles: list[str]) -> Flat:
     flat = featurize(smiles)
     if len(flat.parsed) == 0:
         raise DataError(f"none of {len(smiles)} SMILES can be parsed, the first being {smiles[0]!r}; check the file")
+    content = io.BytesIO()
+    np.savez_compressed(content, **{one.name: getattr(flat, one.name) for one in fields(Flat)})
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
-            part = Path(file.name)
-            try:
-                np.savez_compressed(file, **{one.name: getattr(flat, one.name) for one in fields(Flat)})
-                file.flush()
-                os.fsync(file.fileno())
-                file.close()
-                part.replace(path)
-            finally:
-                part.unlink(missing_ok=True)
+        put_whole(path, content.getvalue())
     except OSError as error:
         text = f"{path}: cannot be written ({error.strerror}); the molecules will be featurized anew each time"
         warnings.warn(text, stacklevel=2)

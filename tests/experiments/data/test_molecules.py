@@ -116,6 +116,14 @@ def test_a_cache_of_another_file_is_not_used(tmp_path, trusted):
     assert task.describe()["distinct_molecules"] == 4
 
 
+def test_what_is_kept_can_be_read_by_all_who_may_read_the_data(tmp_path, trusted):
+    official.bbbp(tmp_path)
+    data.load("bbbp", root=trusted("bbbp"))
+    (kept,) = (tmp_path / molecules.CACHE).iterdir()
+    (tmp_path / "plain").touch()
+    assert kept.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
 def test_where_nothing_can_be_kept_it_says_so(tmp_path, trusted):
     official.bbbp(tmp_path)
     (tmp_path / molecules.CACHE).touch()
