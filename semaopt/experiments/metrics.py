@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,16 +88,12 @@ def area_under_curve(scores: Tensor, labels: Tensor) -> float:
     >>> area_under_curve(torch.tensor([0.1, 0.4, 0.4, 0.8]), torch.tensor([0, 0, 1, 1]))
     0.875
     """
-    if scores.dim() > 1 or not bool(torch.isfinite(scores).all()):
-        return math.nan
-    _, place, counts = torch.unique(scores, return_inverse=True, return_counts=True)
-    ends = counts.double().cumsum(0)
-    ranks = (ends - (counts.double() - 1) / 2)[place]  # ties share the mean of their ranks
+    from sklearn.metrics import roc_auc_score
+
     positive = labels == 1
-    p, n = int(positive.sum()), int((~positive).sum())
-    if p == 0 or n == 0:
+    if scores.dim() > 1 or not bool(torch.isfinite(scores).all()) or not 0 < int(positive.sum()) < len(positive):
         return math.nan
-    return float((ranks[positive].sum() - p * (p + 1) / 2) / (p * n))
+    return float(roc_auc_score(*_arrays(positive, scores)))
 
 
 def average_precision(scores: Tensor, labels: Tensor) -> float:
@@ -105,11 +102,17 @@ def average_precision(scores: Tensor, labels: Tensor) -> float:
     >>> average_precision(torch.tensor([0.9, 0.8, 0.7, 0.1]), torch.tensor([1, 0, 1, 0]))  # (1 + 2/3) / 2
     0.8333333333333333
     """
-    if scores.dim() > 1 or not bool(torch.isfinite(scores).all()) or not bool((labels == 1).any()):
+    from sklearn.metrics import average_precision_score
+
+    positive = labels == 1
+    if scores.dim() > 1 or not bool(torch.isfinite(scores).all()) or not bool(positive.any()):
         return math.nan
-    positive = scores[labels == 1]
-    above = (scores[None] >= positive[:, None]).double()
-    return float((above[:, labels == 1].sum(1) / above.sum(1)).mean())
+    return float(average_precision_score(*_arrays(positive, scores)))
+
+
+def _arrays(*tensors: Tensor) -> list[Any]:
+    """For scikit-learn; NumPy has no bfloat16."""
+    return [x.detach().cpu().double().numpy() for x in tensors]
 
 
 def bounds(optimizer: Optimizer) -> list[dict[str, float]]:
