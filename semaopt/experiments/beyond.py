@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from semaopt._check import NonFiniteError
+from semaopt.algorithms.nonfinite import all_finite
 from semaopt.experiments import data, joint, methods, metrics, models
-from semaopt.experiments.member import all_finite
 from semaopt.experiments.runs import Run
 from semaopt.losses import AveragePrecision
 
@@ -80,7 +80,6 @@ class _Sampled:
             "optimizer": self.optimizer.state_dict(),
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "generator": self.generator.get_state(),
-            "torch": torch.get_rng_state(),  # of the inverses that draw how many terms they take
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -92,7 +91,6 @@ class _Sampled:
         if self.schedule is not None:
             self.schedule.load_state_dict(state["schedule"])
         self.generator.set_state(state["generator"])
-        torch.set_rng_state(state["torch"])
 
 
 class Cleaner(_Sampled):

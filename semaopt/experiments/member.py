@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from semaopt.algorithms.nonfinite import all_finite
 from semaopt.experiments import data, joint, methods, metrics, ranks
 from semaopt.experiments.runs import Run
 
@@ -55,7 +56,7 @@ class Member:
         """Move the rates; say whether all parameters are finite."""
         if self.schedule is not None:
             self.schedule.step()
-        return [all_finite(list(self.joint.parameters()))]
+        return [all_finite(self.joint.parameters())]
 
     def measure(self) -> list[dict[str, float]]:
         """All metrics of the run."""
@@ -107,8 +108,3 @@ class Member:
         torch.set_rng_state(state["torch"])
         if state["cuda"] is not None:
             torch.cuda.set_rng_state(state["cuda"], self.device)
-
-
-def all_finite(tensors: Sequence[Tensor]) -> bool:
-    """Whether there is no NaN and no infinity."""
-    return all(bool(torch.isfinite(x).all()) for x in tensors)

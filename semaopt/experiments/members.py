@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from semaopt.algorithms.nonfinite import all_finite
 from semaopt.ensemble import Ensemble
 from semaopt.experiments import data, joint, methods, metrics
-from semaopt.experiments.member import all_finite
 from semaopt.experiments.runs import Run
 
 
@@ -75,7 +75,7 @@ class Members:
         if self.schedule is not None:
             self.schedule.step()
         states = (self.ensemble.state_dict_of(m) for m in range(len(self.runs)))
-        return [all_finite(list(state.values())) for state in states]
+        return [all_finite(state.values()) for state in states]
 
     @torch.no_grad()
     def measure(self) -> list[dict[str, float]]:
