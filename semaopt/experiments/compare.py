@@ -111,10 +111,10 @@ def signed(value: float) -> str:
     return "0.0" if abs(value) < 0.05 else f"{value:+.1f}"
 
 
-def number(value: float, digits: int = 2) -> str:
+def number_text(value: float, digits: int = 2) -> str:
     """A few significant digits, without an exponent where it reads well.
 
-    >>> number(0.03812), number(0.00041), number(12.3), number(float("nan"))
+    >>> number_text(0.03812), number_text(0.00041), number_text(12.3), number_text(float("nan"))
     ('0.038', '0.00041', '12', 'diverged')
     """
     if not math.isfinite(value):
@@ -137,7 +137,7 @@ def interval_text(interval: Interval | None, is_ratio: bool) -> str:
         return "not comparable"
     numbers = (interval.value, interval.low, interval.high, *((1.0,) if is_ratio else (0.0, -0.0)))
     for more in range(3):
-        told = [number(x, 2 + more) if is_ratio else f"{x:+.{3 + more}f}" for x in numbers]
+        told = [number_text(x, 2 + more) if is_ratio else f"{x:+.{3 + more}f}" for x in numbers]
         value, low, high, *no_effect = told
         if not {low, high} & {value, *no_effect}:
             break

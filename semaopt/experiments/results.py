@@ -152,11 +152,11 @@ class Finding:
             said = compare.counted(found.count(better), len(found), whose.removesuffix(" expected"))
             best = {"lower": min, "higher": max}[better](self._means(metric))
             ends = f"{ {'lower': 'lowest', 'higher': 'highest'}[better] } {self.metric_name(metric)}"
-            return f"{self.spec.title}: {said}. The {ends} has {best[1]}, {compare.number(best[0], 3)} in the mean"
+            return f"{self.spec.title}: {said}. The {ends} has {best[1]}, {compare.number_text(best[0], 3)} in the mean"
         if len(order) < 2:
             means = self._means(metric)
             (low, least), (high, most) = min(means), max(means)
-            ends = f"from {compare.number(low)} ({least}) to {compare.number(high)} ({most})"
+            ends = f"from {compare.number_text(low)} ({least}) to {compare.number_text(high)} ({most})"
             return f"{self.spec.title}: the {self.metric_name(metric)} after the last epoch runs {ends}"
         first = [self.compare(metric, name, order[0]) for name in order[1:]]
         steps = [self.compare(metric, b, a) for a, b in pairwise(order)]
@@ -176,7 +176,7 @@ class Finding:
         what = f"Final {self.metric_name(metric)}"
         if len(order) < 2:
             digits = 4 if is_share(metric) else 2  # shares are close to each other
-            means = (compare.number(compare.mean_and_std(final.last(metric))[0], digits) for final in self.finals)
+            means = (compare.number_text(compare.mean_and_std(final.last(metric))[0], digits) for final in self.finals)
             found = ", ".join(f"{final.method.label} {mean}" for final, mean in zip(self.finals, means, strict=True))
             return f"{what}: {found}; means over {len(self.seeds)} seeds"
         first = [self.compare(metric, name, order[0]) for name in order[1:]]

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from semaopt.checks.figures import COLOURS
-from semaopt.experiments.compare import CONFIDENCE, Comparison, mean_and_std, number, signed
+from semaopt.experiments.compare import CONFIDENCE, Comparison, mean_and_std, number_text, signed
 from semaopt.experiments.figure import shown
 from semaopt.experiments.metrics import is_share
 from semaopt.experiments.page import table
@@ -89,7 +89,7 @@ def spread_text(values: Sequence[float], percent: bool = False) -> str:
         return "diverged"
     if percent:
         mean, std = 100 * mean, 100 * std
-    first, second = (f"{mean:.2f}", f"{std:.2f}") if percent else (number(mean, 3), number(std))
+    first, second = (f"{mean:.2f}", f"{std:.2f}") if percent else (number_text(mean, 3), number_text(std))
     return first if math.isnan(std) else f"{first} ± {second}"
 
 
@@ -227,7 +227,7 @@ def growth(finding: Finding, tuning: Tuning) -> tuple[list[str], list[list[str]]
 def mean_text(trial: Trial) -> str:
     """Of the metric that is tuned for, and whether the trial came to its end."""
     note = "" if trial.pruned is None else f" (given up after epoch {trial.pruned})"
-    return number(trial.mean, 4) + note
+    return number_text(trial.mean, 4) + note
 
 
 def _times(count: int) -> str:
@@ -261,7 +261,7 @@ def _trials(finding: Finding, final: Final, tuning: Tuning) -> str:
 
     def cells(trial: Trial) -> list[str]:
         values = [value_text(trial.values.get(name, "")) for name in axes]
-        return [*values, mean_text(trial), *(number(value, 4) for value in trial.measured)]
+        return [*values, mean_text(trial), *(number_text(value, 4) for value in trial.measured)]
 
     seeds = [f"seed {seed}" for seed in finding.spec.seeds.tuning]
     rows = (("chosen" if trial == final.chosen else "", cells(trial)) for trial in trials)
@@ -277,7 +277,7 @@ def _seeds(finding: Finding, metric: str) -> str:
     def cell(value: float) -> str:
         if is_share(metric):
             return f"{100 * value:.2f}" if math.isfinite(value) else "diverged"
-        return number(value, 3)
+        return number_text(value, 3)
 
     columns = [[cell(value) for value in final.last(metric)] for final in finding.finals]
     rows = (("", [str(seed), *row]) for seed, row in zip(finding.seeds, zip(*columns, strict=True), strict=True))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from semaopt.experiments.compare import mean_and_std, number
+from semaopt.experiments.compare import mean_and_std, number_text
 from semaopt.experiments.results import Finding, Results
 from semaopt.experiments.trials import Tuning
 
@@ -87,7 +87,7 @@ def _summary(finding: Finding) -> Iterator[dict[str, Any]]:
         spreads = {}
         for metric in finding.spec.metrics:
             mean, std = mean_and_std(final.last(metric))
-            spreads[metric] = number(mean, 4) + (f" ± {number(std)}" if math.isfinite(std) else "")
+            spreads[metric] = number_text(mean, 4) + (f" ± {number_text(std)}" if math.isfinite(std) else "")
         yield {"experiment": finding.name, "method": final.method.label, **spreads, **final.values}
 
 

@@ -18,7 +18,6 @@ def element(check: Result) -> str:
         return drawing.element(figure)
 
 
-def panel(check: Result, svg: str | None = None) -> str:
-    """For a page; ``svg`` is the element, if it is drawn already."""
-    name = f"check-{slug(check.name).replace('+', '-plus')}"
-    return drawing.inline(element(check) if svg is None else svg, name)
+def panel(check: Result, svg: str) -> str:
+    """For a page; ``svg`` is its :func:`element`."""
+    return drawing.inline(svg, f"check-{slug(check.name).replace('+', '-plus')}")

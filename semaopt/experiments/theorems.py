@@ -53,8 +53,8 @@ class Theorems:
     """The checks of a reproduction on one runner."""
 
     def __init__(self, parts: Parts | None, runner: Runner) -> None:
-        first = parts is not None and runner.store is not None  # other processes of a group have no part in it
-        self.names = parts.checks if parts is not None and first else ()
+        # Of a group of processes only the first has a store; the others have no part in it.
+        self.names = parts.checks if parts is not None and runner.store is not None else ()
         self.quick, self.runner = parts is None or parts.quick, runner
         self.found: dict[str, Check] = {}
 

@@ -37,7 +37,9 @@ def lasting(results):
 
 def page(results):
     panels = {finding.name: figure.panels(finding) for finding in results.findings}
-    return report.page(results, panels, {check.name: theorem_figure.panel(check) for check in results.checks})
+    return report.page(
+        results, panels, {c.name: theorem_figure.panel(c, theorem_figure.element(c)) for c in results.checks}
+    )
 
 
 def test_it_comes_back_as_it_was_also_by_other_code(made, monkeypatch):

@@ -11,7 +11,7 @@ from semaopt.experiments.compare import (
     headline,
     interval_text,
     mean_interval,
-    number,
+    number_text,
     paired_difference,
     paired_ratio,
 )
@@ -77,7 +77,7 @@ def test_the_evidence_has_the_numbers():
     ("value", "text"), [(0.0, "0.0"), (0.12345, "0.12"), (25.4, "25"), (1e-5, "1.0e-05"), (math.inf, "diverged")]
 )
 def test_numbers_read_well(value, text):
-    assert number(value) == text
+    assert number_text(value) == text
 
 
 @pytest.mark.parametrize(

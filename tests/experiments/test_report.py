@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from semaopt.experiments import figure, markdown, report, theorem_figure
-from semaopt.experiments.compare import mean_and_std, number
+from semaopt.experiments.compare import mean_and_std, number_text
 from semaopt.experiments.results import to_json
 from semaopt.experiments.store import Result
 from tests.experiments.tiny import AUC, a_spec, go
@@ -26,7 +26,9 @@ def results(tmp_path_factory):
 
 def render(results):
     panels = {finding.name: figure.panels(finding) for finding in results.findings}
-    return report.page(results, panels, {check.name: theorem_figure.panel(check) for check in results.checks})
+    return report.page(
+        results, panels, {c.name: theorem_figure.panel(c, theorem_figure.element(c)) for c in results.checks}
+    )
 
 
 class Balanced(HTMLParser):
@@ -61,14 +63,14 @@ def test_the_page_has_the_numbers(results):
     page, (finding,) = render(results), results.findings
     for final in finding.finals:
         mean, std = mean_and_std(final.last("train_loss"))
-        assert f"{number(mean, 3)} ± {number(std)}" in page
+        assert f"{number_text(mean, 3)} ± {number_text(std)}" in page
         mean, std = mean_and_std(final.last("test_accuracy"))
         assert f"{100 * mean:.2f} ± {100 * std:.2f}" in page
         for loss, accuracy in zip(final.last("train_loss"), final.last("test_accuracy"), strict=True):
-            assert f"<td>{number(loss, 3)}</td>" in page
+            assert f"<td>{number_text(loss, 3)}</td>" in page
             assert f"<td>{100 * accuracy:.2f}</td>" in page
         for trial in finding.tuning.trials[final.method.name].values():
-            assert f"<td>{number(trial.mean, 4)}</td>" in page
+            assert f"<td>{number_text(trial.mean, 4)}</td>" in page
     assert page.count('<tr class="chosen">') == 3
     assert results.session.command in page
     assert results.environment["torch"] in page
@@ -136,7 +138,7 @@ def test_what_the_growth_of_the_grid_changed_is_shown(results):
     head = "| method | validation loss, first grid | lr, first grid | validation loss, grown grid | lr, grown grid |\n"
     written = markdown.text(results).partition(head)[2].splitlines()[1:4]
     numbers = [
-        [number(t.mean, 4), f"{t.values['lr']:.3g}", number(u.mean, 4), f"{u.values['lr']:.3g}"]
+        [number_text(t.mean, 4), f"{t.values['lr']:.3g}", number_text(u.mean, 4), f"{u.values['lr']:.3g}"]
         for t, u in zip(before, after, strict=True)
     ]
     assert [line.strip("| ").split(" | ")[1:] for line in written] == numbers
