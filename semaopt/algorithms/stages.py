@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from semaopt._check import check_rate, hold_whole, is_real, number, require
 from semaopt.estimator import scalar
 from semaopt.iterates import Iterates
-from semaopt.schedules import base_gammas, set_gamma
+from semaopt.schedules.gamma import base_gammas, set_gamma
 
 
 @dataclass(frozen=True)
