@@ -7,14 +7,13 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from semaopt.experiments import ranks, study, table
 from semaopt.experiments.runner import Place, Runner, Silent, Watch
 from semaopt.experiments.runs import Machine
-from semaopt.experiments.spec import Spec, load
+from semaopt.experiments.spec import Spec, Tuning, load
 from semaopt.experiments.spec_errors import SpecError, near
 from semaopt.experiments.table import Table
 from semaopt.experiments.workers import Engine, Here, Workers
@@ -61,7 +60,9 @@ def check_engine(name: str, address: str | None, workers: int | None) -> None:
         raise SpecError("engine='ray': needs the extra [ray]; pip install 'semaopt[ray]'")
     if workers is not None and (type(workers) is not int or not 0 <= workers <= MOST_WORKERS):
         rule = f"must be a whole number from 0 to {MOST_WORKERS}"
-        raise SpecError(f"workers={workers!r}: {rule}; 0 does the runs in this process, None takes one for each core")
+        raise SpecError(
+            f"workers={workers!r}: {rule}; 0 does the runs in this process, None takes one per core, at most 8"
+        )
 
 
 def cores() -> int:
@@ -83,10 +84,11 @@ def chosen(spec: str | Path | Spec, scale: str | None, only: Sequence[str]) -> S
     return found
 
 
-def check_tuning(spec: Spec) -> None:
-    """Refuse to tune where nothing is to be tuned."""
+def check_tuning(spec: Spec) -> Tuning:
+    """How it is tuned; refuses a spec with nothing to tune."""
     if spec.tuning is None:
         raise SpecError(f"{spec.name}: has no [tuning], so there is nothing to tune; add one, or run it")
+    return spec.tuning
 
 
 def run(
@@ -114,7 +116,7 @@ def run(
         only: names of methods; by default all.
         engine_name: "local" (worker processes here) or "ray".
         address: of a Ray cluster.
-        workers: processes at a time; 0 does the runs in this process. By default one for each core.
+        workers: processes at a time; 0 does the runs in this process. By default one per core, at most 8.
         device, dtype: where and in which numbers models are trained.
         tensorboard: a folder for TensorBoard's scalars of the final runs.
         checkpoint_seconds: how long a run trains between checkpoints.
@@ -125,8 +127,7 @@ def run(
         a row for each final run; ``.results`` holds curves, comparisons and the tuning table.
     """
     found = chosen(spec, scale, only)
-    with ranks.joined(device) as group, engine(engine_name, workers, address, group) as who:
-        place = Place(Path(out), machine(device, dtype, group), checkpoint_seconds)
+    with _working(out, engine_name, address, workers, device, dtype, checkpoint_seconds) as (group, who, place):
         results = study.conduct([found], place, who, watch or Silent(), command=command, only=only)
         if group.first:
             study.write(results, place.out)
@@ -137,22 +138,42 @@ def run(
     return table.runs(results)
 
 
-def tune(spec: str | Path | Spec, scale: str | None = None, out: str | Path = "results", **options: Any) -> Table:
-    """Only the tuning of :func:`run`, whose keyword arguments it takes (but ``tensorboard``): a row for each trial."""
-    only = options.pop("only", ())
+def tune(
+    spec: str | Path | Spec,
+    scale: str | None = None,
+    out: str | Path = "results",
+    *,
+    only: Sequence[str] = (),
+    engine_name: str = "local",
+    address: str | None = None,
+    workers: int | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    checkpoint_seconds: float = 10.0,
+    watch: Watch | None = None,
+) -> Table:
+    """Only the tuning of :func:`run`, whose arguments it takes: a row for each trial."""
     found = chosen(spec, scale, only)
-    check_tuning(found)
-    device = options.pop("device", "cpu")
-    chosen_engine = (options.pop("engine_name", "local"), options.pop("workers", None), options.pop("address", None))
-    with ranks.joined(device) as group, engine(*chosen_engine, group) as who:
-        kind = machine(device, options.pop("dtype", "float32"), group)
-        place = Place(Path(out), kind, options.pop("checkpoint_seconds", 10.0))
-        watch = options.pop("watch", None) or Silent()
-        options.pop("command", None)
-        if options:
-            raise TypeError(f"tune() got unexpected arguments: {', '.join(options)}")
-        with study.opened(place) as store:
-            one = study.Study(found, Runner(store, who, watch, place), only)
-            one.announce()
-            assert found.tuning is not None  # checked above
-            return table.trials(found.name, found.tuning.metric, one.tune())
+    metric = check_tuning(found).metric
+    with (
+        _working(out, engine_name, address, workers, device, dtype, checkpoint_seconds) as (_, who, place),
+        study.opened(place) as store,
+    ):
+        one = study.Study(found, Runner(store, who, watch or Silent(), place), only)
+        one.announce()
+        return table.trials(found.name, metric, one.tune())
+
+
+@contextmanager
+def _working(  # noqa: PLR0917  # as run and tune are given them
+    out: str | Path,
+    engine_name: str,
+    address: str | None,
+    workers: int | None,
+    device: str,
+    dtype: str,
+    checkpoint_seconds: float,
+) -> Iterator[tuple[ranks.Group, Engine, Place]]:
+    """Who trains, and where."""
+    with ranks.joined(device) as group, engine(engine_name, workers, address, group) as who:
+        yield group, who, Place(Path(out), machine(device, dtype, group), checkpoint_seconds)

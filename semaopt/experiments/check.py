@@ -17,7 +17,7 @@ from semaopt.checks.result import Result
 
 def check(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="constant[adam], constant, thm:2, ...; else all.")
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="constant[adam], constant, thm:2, ... Default: all.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Shorter runs: within a minute.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON instead of a table.")] = False,
@@ -27,7 +27,7 @@ def check(
             "--out", metavar="DIR", help="Write the figures and check.json there; finished checks are kept there too."
         ),
     ] = None,
-    workers: Annotated[int, typer.Option(min=0, help="Processes; 0 takes one per core.")] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0 takes one per core, at most 8.")] = 0,
 ) -> None:
     """Compare every theorem with what is measured: bounds, rates, and that no averaging means no progress.
 

@@ -26,7 +26,9 @@ def _version(asked: bool) -> None:
 @app.callback(invoke_without_command=True)
 def _main(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
 ) -> None:
     """Stochastic optimization with the moving-average gradient estimator (SEMA)."""
     if context.invoked_subcommand is None:
@@ -34,12 +36,15 @@ def _main(
 
 
 _SPEC = Annotated[str, typer.Argument(metavar="SPEC", help="A TOML file, or the name of a shipped spec.")]
-_SCALE = Annotated[str | None, typer.Option(help="One of the file's scales; else the file as it stands.")]
-_OUT = Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write; else results/NAME.")]
+_SCALE = Annotated[str | None, typer.Option(help="One of the file's scales. Default: the file as it stands.")]
+_OUT = Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write. Default: results/NAME.")]
 _ONLY = Annotated[list[str] | None, typer.Option(metavar="METHOD", help="Only this method; may be given again.")]
 _ENGINE = Annotated[str, typer.Option(help="Who does the runs: local or ray.")]
-_ADDRESS = Annotated[str | None, typer.Option(help="Of a Ray cluster; else one is started here.")]
-_WORKERS = Annotated[int | None, typer.Option(min=0, max=1024, help="Processes; 0: this one. Else one a core.")]
+_ADDRESS = Annotated[str | None, typer.Option(help="Of a Ray cluster. Default: one is started here.")]
+_WORKERS = Annotated[
+    int | None,
+    typer.Option(min=0, max=1024, help="Worker processes; 0 runs in this process. Default: one per core, at most 8."),
+]
 _DEVICE = Annotated[str, typer.Option(help="Where models are: cpu, cuda, cuda:1.")]
 _DTYPE = Annotated[str, typer.Option(help="float32, float64 or bfloat16.")]
 _SECONDS = Annotated[float, typer.Option(min=0.0, help="Seconds between checkpoints of a run.")]
@@ -52,7 +57,7 @@ def reproduce(  # noqa: PLR0917  # typer makes options of them
     only: Annotated[
         str | None, typer.Option(metavar="NAME", help="checks, a figure, or a group: figure1, bilevel, ...")
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write; else results/SCALE.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write. Default: results/SCALE.")] = None,
     workers: _WORKERS = None,
     device: _DEVICE = "cpu",
     dtype: _DTYPE = "float32",
@@ -88,7 +93,7 @@ def reproduce(  # noqa: PLR0917  # typer makes options of them
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="What reproduce or run has written.")],
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write; else into the folder, if it is one.")
+        Path | None, typer.Option(metavar="DIR", help="Where to write. Default: into the folder, if it is one.")
     ] = None,
 ) -> None:
     """Make the page, the figures and the tables again from what is stored; several folders are joined into one page.
@@ -128,12 +133,14 @@ def _go(do: Callable[..., Any], spec: str, out: Path | None, options: dict[str, 
         api.machine(options["device"], options["dtype"], ranks.current())
         if do is api.tune:
             api.check_tuning(found)
+        else:
+            options["command"] = command
         if options.get("tensorboard") is not None:
             writable(options["tensorboard"], "--tensorboard")
         out = Path("results", found.name) if out is None else out
         writable(out)
         bar.say(f"{found.name} at scale {found.scale}: {found.title}")
-        return do(found, out=out, watch=bar, command=command, **options), bar, out
+        return do(found, out=out, watch=bar, **options), bar, out
 
 
 @app.command()

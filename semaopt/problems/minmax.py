@@ -66,7 +66,7 @@ class MinMax(ABC):
 
     @abstractmethod
     def f(self, x: Tensor, y: Tensor) -> Tensor:
-        """f(x, y) of every row."""
+        """The objective at every row."""
 
     @abstractmethod
     def grads(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

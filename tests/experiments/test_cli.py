@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -51,6 +52,18 @@ def call(monkeypatch, capsys, tmp_path):
         return status, *capsys.readouterr()
 
     return call
+
+
+def test_tune_takes_what_run_takes_with_the_same_defaults():
+    run, tune = (dict(inspect.signature(one).parameters) for one in (api.run, api.tune))
+    assert tune == {name: kind for name, kind in run.items() if name not in ("tensorboard", "command")}
+
+
+def test_the_help_says_what_is_the_default(call):
+    out = " ".join(call("run", "--help")[1].split())
+    assert "Worker processes; 0 runs in this process. Default: one per core, at most 8." in out
+    assert "Where to write. Default: results/NAME." in out
+    assert "Print the version and exit." in call("--help")[1]
 
 
 def test_version(call):

@@ -12,7 +12,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 app = typer.Typer(no_args_is_help=True, help="List the data sets, or fetch one.")
 
 Root = Annotated[
-    Path | None, typer.Option("--root", metavar="DIR", help="Where the files are; else SEMAOPT_DATA, else your cache.")
+    Path | None,
+    typer.Option("--root", metavar="DIR", help="Where the files are. Default: SEMAOPT_DATA, or your cache."),
 ]
 
 
