@@ -241,8 +241,8 @@ def test_halving_among_proposals_of_tree_estimators():
 
     tuning = tune(spec.model_copy(update={"tuning": spec.tuning.model_copy(update={"rounds": 0})}), evaluate)
     for method in spec.methods:
-        first, last = (seen.get((method.name, rung), []) for rung in (6, 24))
-        assert len(first) == 16 > len(last) >= 1
+        first, last = (seen.get((method.name, rung), []) for rung in (4, 16))
+        assert len(first) == 10 > len(last) >= 1
         best = min(first, key=lambda lr: abs(math.log10(lr / 3e-3)))
         assert best in last
         assert tuning.best(method.name).values["lr"] == best
