@@ -25,7 +25,7 @@ class InBackward:
     def __init__(self, optimizer: ASA) -> None:
         self.optimizer = optimizer
         self._handles: list[RemovableHandle] = []
-        self._hooked = 0
+        self._hooked, self._removed = 0, False
         for k, group in enumerate(optimizer.param_groups):
             _refuse(group, k)
         for group in optimizer.param_groups:
@@ -37,6 +37,8 @@ class InBackward:
         Args:
             group: ``"params"`` and its own options.
         """
+        if self._removed:
+            raise RuntimeError("the steps were removed from the backward pass; call optimizer.add_param_group")
         self._refuse_what_would_not_happen()
         self.optimizer.add_param_group(group)
         try:
@@ -69,10 +71,12 @@ class InBackward:
         def arrived(x: Tensor) -> None:
             if not x.requires_grad:  # frozen since the forward pass: torch calls us, but with no new gradient
                 return
-            self._refuse_what_would_not_happen()
-            group = self.optimizer.param_groups[k]  # load_state_dict makes new ones
-            _step_one(self.optimizer, group, k, i, x)
-            x.grad = None
+            try:
+                self._refuse_what_would_not_happen()
+                group = self.optimizer.param_groups[k]  # load_state_dict makes new ones
+                _step_one(self.optimizer, group, k, i, x)
+            finally:
+                x.grad = None  # also what is refused: the next backward would add to it
             self.optimizer.__dict__["_opt_called"] = True  # torch's schedulers ask whether a step came before theirs
 
         return arrived
@@ -81,6 +85,7 @@ class InBackward:
         """Take the steps out of the backward pass; ``optimizer`` goes on as an ordinary one."""
         for handle in self._handles:
             handle.remove()
+        self._removed = True
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's: it can be loaded by one that steps after the backward pass, and the other way round."""

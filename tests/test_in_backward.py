@@ -218,9 +218,18 @@ def test_hooks_that_would_never_run_are_refused(kind):
         loss(net, 0).backward()
     assert same(net, before)
     handle.remove()
-    net.zero_grad()
-    loss(net, 0).backward()
-    assert not same(net, before)
+    semaopt.step_in_backward(before, factory())
+    for one in (net, before):  # nothing is left of the gradient that was refused
+        loss(one, 0).backward()
+    assert same(net, before)
+
+
+def test_a_group_that_comes_after_the_steps_were_removed_is_refused():
+    training = semaopt.step_in_backward(model(), factory())
+    training.remove()
+    with pytest.raises(RuntimeError, match=r"removed from the backward pass; call optimizer\.add_param_group"):
+        training.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
+    assert len(training.optimizer.param_groups) == 1
 
 
 def test_a_layer_frozen_between_forward_and_backward_stays():

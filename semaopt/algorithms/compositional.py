@@ -181,10 +181,10 @@ class SCMA(SemaOptimizer):
         return torch.lerp(z, g, weight.view(-1, *[1] * (g.dim() - 1)))
 
     def _restored_groups(self, packed: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        groups, device = super()._restored_groups(packed), self.param_groups[0]["params"][0].device
-        for name in ("z", "z_seen"):
-            if name in groups[0]:
-                groups[0][name] = groups[0][name].to(device)
+        groups = super()._restored_groups(packed)
+        devices = [x.device for group in self.param_groups for x in group["params"]]
+        for name in {"z", "z_seen"} & groups[0].keys() if groups and devices else ():
+            groups[0][name] = groups[0][name].to(devices[0])
         return groups
 
     def _write(self, z: Tensor, rows: Tensor | None) -> None:

@@ -69,7 +69,7 @@ class Watchful(Optimizer):
         xs = [x for group in self.param_groups for x in group["params"]]
         groups = sharing(xs) + ([] if process_group is None else [process_group])
         try:
-            refuse([*named, *more], groups, device=xs[0].device)
+            refuse([*named, *more], groups, device=xs[0].device if xs else None)
         except NonFiniteError as error:
             self._skip(error)
             return True

@@ -155,7 +155,8 @@ class SBMA(BilevelOptimizer):
 
         It is named by what it averages, not u, v, V and H: ``v`` in a state is the average of its own parameter.
         """
-        state = self.state[oracles.lower[0]]
+        # Frozen or not: of another parameter the averages would silently begin anew.
+        state = self.state[next(y for group in self._of("lower") for y in group["params"])]
         average: Tensor = state.setdefault(key, sample.clone())
         same, before = average.shape == sample.shape, tuple(average.shape)
         require(same, key, tuple(sample.shape), f"had shape {before} before", "none may join or be frozen later")

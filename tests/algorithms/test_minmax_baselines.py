@@ -337,3 +337,45 @@ def test_a_parameter_that_joins_acc_mda_later_starts_with_its_gradient():
     optimizer.add_param_group({"params": [late], "role": "primal"})
     optimizer.step(closure)
     assert optimizer.state[late]["v"].item() == 3.0
+
+
+def test_acc_mda_keeps_exact_estimates_while_a_variable_is_frozen():
+    x, z, y = (torch.nn.Parameter(torch.full((1,), 2.0, dtype=torch.float64)) for _ in range(3))
+    optimizer = baselines.AccMDA(primal=[x, z], dual=[y], lr=0.1, dual_lr=0.1)
+
+    def closure():
+        loss = (x * z).sum() + x.square().sum() + (z - 1).square().sum() + (y * (x + z)).sum() - y.square().sum()
+        loss.backward()
+        return loss
+
+    for k in range(12):
+        if k in (3, 7):
+            x.requires_grad_(k == 7)
+        optimizer.step(closure)
+        for variable in (x, z, y):
+            if variable.requires_grad:  # without noise v is the gradient, whatever was frozen on the way
+                torch.testing.assert_close(optimizer.state[variable]["v"], variable.grad, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [baselines.EpochSGDA, baselines.PESSGDA, baselines.PESAdaGrad])
+def test_the_stages_leave_a_frozen_variable_where_it_is(kind):
+    x, y = (torch.nn.Parameter(torch.full((2,), 3.0)) for _ in range(2))
+    optimizer = kind(primal=[x], dual=[y], lr=0.1, dual_lr=0.1, stage_length=2, proximal=1.0)
+    x.grad, y.grad = torch.zeros(2), torch.zeros(2)
+    x.requires_grad_(False)
+    for _ in range(8):
+        optimizer.step()
+    assert torch.equal(x.detach(), torch.full((2,), 3.0))
+
+
+def test_what_was_frozen_for_a_part_of_a_stage_is_averaged_over_all_of_it():
+    x, y = (torch.nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(2))
+    optimizer = baselines.EpochSGDA(primal=[x], dual=[y], lr=1.0, dual_lr=1.0, stage_length=6, proximal=0.0)
+    points = []
+    for k in range(6):
+        x.requires_grad_(k not in (2, 3, 4))
+        x.grad, y.grad = (-torch.ones_like(x) if x.requires_grad else None), torch.zeros_like(y)
+        points.append(x.item())
+        optimizer.step()
+    assert points == [0, 1, 2, 2, 2, 2]
+    assert x.item() == pytest.approx(1.5)

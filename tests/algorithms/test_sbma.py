@@ -137,6 +137,22 @@ def test_an_average_that_is_refused_takes_the_others_back():
     assert torch.equal(x, place)
 
 
+def test_the_first_lower_parameter_may_not_be_frozen_either():
+    x, *ys = (nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(3))
+    optimizer = semaopt.SBMA([x], ys)
+
+    def outer():
+        return (ys[0] + ys[1] - x).square().sum()
+
+    def inner():
+        return (ys[0] - x).square().sum() + (ys[1] + x).square().sum()
+
+    optimizer.step(outer, inner)
+    ys[0].requires_grad_(False)
+    with pytest.raises(ValueError, match=r"f_y=\(2,\): had shape \(4,\) before; none may join or be frozen later"):
+        optimizer.step(outer, inner)
+
+
 def test_wrong_options():
     _, x, y, closures = bed()
     for name in ("lam", "c_fy", "c_gxy"):

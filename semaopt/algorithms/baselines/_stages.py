@@ -86,7 +86,7 @@ class ProximalStages(MinMaxOptimizer):
     def _remember_all(self) -> None:
         for group in self.param_groups:
             for x in group["params"]:
-                if x.requires_grad:
+                if x.requires_grad or x.grad is not None or x in self.state:
                     self._remember(group, x)
 
     def _remember(self, group: dict[str, Any], x: Tensor) -> None:

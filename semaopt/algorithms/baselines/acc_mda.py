@@ -108,6 +108,9 @@ class AccMDA(MinMaxOptimizer):
                 self._ascend(group, zs, vs, eta)
         for group in self.param_groups:
             group["taken"] += 1
+            for z in group["params"]:
+                if z.grad is None:  # frozen or unused: its v is not of this step, so it begins anew when it comes back
+                    self.state.pop(z, None)
         return loss
 
     def _eta(self, group: dict[str, Any], shift: int) -> float:
@@ -133,7 +136,7 @@ class AccMDA(MinMaxOptimizer):
     def _two_gradients(self, closure: Closure) -> tuple[Any, dict[Tensor, Tensor]]:
         """The loss at z_t, whose gradients stay in ``.grad``, and the gradients at z_{t-1} by parameter."""
         zs = [z for group in self.param_groups for z in group["params"]]
-        known = [z for z in zs if z.requires_grad and self.state.get(z)]
+        known = [z for z in zs if self.state.get(z)]
         here = [z.clone() for z in known]
         devices = sorted({z.device.index for z in zs if z.is_cuda})
         for z in known:
