@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
 import os
+import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ def put_whole(path: Path, data: bytes, *, before: Path | None = None) -> None:
 
     With ``before`` the old content is kept under that name; for a moment it has no other.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")  # two hosts may have one process number
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with part.open("wb") as file:
@@ -57,12 +59,15 @@ def remove_parts(path: Path) -> None:
 
 def _sync(folder: Path) -> None:
     """The new names, too, must be on the disk; Windows and some networks know no such thing for a folder."""
-    with suppress(OSError):
+    try:
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
+    except OSError as error:
+        if error.errno == errno.EIO:
+            raise
 
 
 def canonical(value: Any) -> str:
