@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from semaopt.experiments import api, methods, peers, reproduction, runs, spec
+from semaopt.experiments import api, methods, peers, reproduction, runs, spec, tuning
 from semaopt.experiments.joint import Joint, sides
+from semaopt.experiments.spec_check import axes_of
 from semaopt.experiments.spec_errors import SpecError
 
 VALUES = {"lr": 0.1, "epoch_decay": 2e-3, "mode": "sgd", "every": 1, "factor": 0.5}
@@ -42,6 +43,25 @@ def test_without_libauc_reproduce_leaves_them_out(monkeypatch):
 class Here:
     def missing(self, root):
         return []
+
+
+@pytest.mark.parametrize("scale", ["paper", "small", "quick"])
+@pytest.mark.parametrize("name", ["bace", "bbbp"])
+def test_on_molecules_ours_are_tuned_as_in_figure_2_whose_trials_serve_again(name, scale):
+    figure, beside = spec.load(f"figure2-{name}", scale), spec.load(f"peers-{name}", scale)
+    for method in ("pdsm", "pdada"):
+        proposed = [
+            tuning.Search(one, one.method(method)).ask(axes_of(one, one.method(method)), 12) for one in (figure, beside)
+        ]
+        keys = [
+            [
+                runs.make(one, one.method(method), p, seed=100, purpose="tune", machine=runs.Machine()).key
+                for _, p in asked
+            ]
+            for one, asked in zip((figure, beside), proposed, strict=True)
+        ]
+        assert keys[0] == keys[1]
+        assert len(set(keys[0])) == 12
 
 
 @pytest.mark.parametrize("libauc", [False, pytest.param(True, marks=with_libauc)])

@@ -232,6 +232,7 @@ def test_halving_does_not_make_a_gentle_slope_an_edge():
 
 def test_halving_among_proposals_of_tree_estimators():
     spec = specs.load("figure2-bbbp", "small")
+    options = {"rounds": 0, "budget": 16}  # the first ten are proposed at random
     seen = {}
 
     def evaluate(asked, until):
@@ -239,10 +240,10 @@ def test_halving_among_proposals_of_tree_estimators():
             seen.setdefault((method.name, until), []).append(point["lr"])
         return [(1 - 0.1 * abs(math.log10(point["lr"] / 3e-3)),) for _, point in asked]
 
-    tuning = tune(spec.model_copy(update={"tuning": spec.tuning.model_copy(update={"rounds": 0})}), evaluate)
+    tuning = tune(spec.model_copy(update={"tuning": spec.tuning.model_copy(update=options)}), evaluate)
     for method in spec.methods:
         first, last = (seen.get((method.name, rung), []) for rung in (4, 16))
-        assert len(first) == 10 > len(last) >= 1
+        assert len(first) == 16 > len(last) >= 1
         best = min(first, key=lambda lr: abs(math.log10(lr / 3e-3)))
         assert best in last
         assert tuning.best(method.name).values["lr"] == best
