@@ -27,7 +27,7 @@ lint: .venv/dev
 
 docs: .venv/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	@echo "open site/index.html"
+	@echo "open site/index.html; with search: $(BIN)/python -m http.server --directory site"
 
 .venv/torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

@@ -159,6 +159,8 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
         except PluginError as error:
             raise PluginError(f"{page.file.src_uri}: {error}") from None
 
+    if "<code>```" in html:
+        raise PluginError(f"{page.file.src_uri}: shows ``` as text: a docstring's doctest is indented; move it left")
     entries = list(page.toc.items)
     for entry in entries:
         entry.title = re.sub(r"\\\((?P<tex>.*?)\\\)", replace, entry.title)

@@ -47,7 +47,7 @@ def main():
             optimizer.step()
             schedule.step()
     right = (model(a[1500:]).argmax(1) == b[1500:]).float().mean().item()
-    print(f"process {rank} of {world}: test accuracy {right:.4f}", flush=True)
+    print(f"process {rank} of {world}: test accuracy {right:.4f}\n", end="", flush=True)  # one write: lines stay whole
     dist.barrier()
     dist.destroy_process_group()
     os._exit(0)  # a thread of gloo may outlive the group and abort an interpreter that ends the usual way

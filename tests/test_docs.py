@@ -255,3 +255,12 @@ class TestSite:
         assert "<mfrac>" in hooks.mathml(r"\frac{a}{b}", "inline")
         with pytest.raises(PluginError, match=r"no MathML for .*nonsense"):
             hooks.mathml(r"\nonsense{a}", "inline")
+
+    def test_a_fence_that_would_be_shown_as_text_is_an_error(self, site):
+        from types import SimpleNamespace
+
+        from mkdocs.exceptions import PluginError
+
+        page = SimpleNamespace(file=SimpleNamespace(src_uri="api/x.md"))
+        with pytest.raises(PluginError, match=r"api/x\.md: shows ``` as text: a docstring's doctest is indented"):
+            load("hooks").on_page_content("<pre><code>```pycon\n1</code></pre>", page)

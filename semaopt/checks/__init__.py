@@ -39,8 +39,9 @@ def select(names: Sequence[str] | None, quick: bool = False) -> list[str]:
         if not found:
             groups = sorted({key.partition("[")[0] for key in known})
             close = difflib.get_close_matches(name, [*groups, *known, *(label for label, _ in known.values())], n=1)
-            hint = f"did you mean {close[0]!r}? " if close else ""
-            raise ValueError(f"check {name!r} is unknown; {hint}There is: {', '.join(groups)}")
+            hint = f"did you mean {close[0]!r}? There is: " if close else "there is: "
+            labels = dict.fromkeys(label for label, _ in known.values())
+            raise ValueError(f"check {name!r} is unknown; {hint}{', '.join([*groups, *labels])}")
         chosen += [key for key in found if key not in chosen]
     return chosen
 

@@ -1,10 +1,11 @@
 """The paper's experiments and your own: specs, data, models, sweeps that survive, tables, figures and a page.
 
-    >>> from semaopt.experiments import spec
-    >>> "figure1-digits" in spec.shipped()
-    True
+>>> from semaopt import experiments
+>>> from semaopt.experiments import spec
+>>> "figure1-digits" in spec.shipped()
+True
 
-``semaopt.experiments.run("figure1-digits", scale="quick")`` does one and returns a table; ``tune`` only tunes.
+``experiments.run("figure1-digits", scale="quick")`` does one and returns a table; ``tune`` only tunes.
 """
 
 from typing import TYPE_CHECKING, Any

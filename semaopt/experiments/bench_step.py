@@ -242,8 +242,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = parser.parse_args(argv)
     known = [*(c.name for c in CONTESTANTS), *LIMITS]
     unknown = sorted(set(given.only or ()) - set(known))
+
+    def shown(names: Sequence[str]) -> str:  # some have commas of their own
+        return ", ".join(f'"{name}"' for name in names)
+
     if unknown:
-        parser.error(f"--only: unknown {', '.join(unknown)}; there is: {', '.join(known)}")
+        parser.error(f"--only: unknown {shown(unknown)}; there is: {shown(known)}")
     if not 1 <= given.threads <= MOST_THREADS:
         parser.error(f"--threads {given.threads}: must lie in 1..{MOST_THREADS}")
     if not 0 < given.seconds < math.inf:

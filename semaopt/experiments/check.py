@@ -13,11 +13,12 @@ import typer
 import semaopt
 from semaopt import checks
 from semaopt.checks.result import Result
+from semaopt.experiments.console import INTERRUPTED, WORKERS, writable
 
 
 def check(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="constant[adam], constant, thm:2, ... Default: all.")
+        list[str] | None, typer.Argument(metavar="NAME", help="constant[adam], constant, thm:2, ... Default: all.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Shorter runs: within a minute.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON instead of a table.")] = False,
@@ -27,16 +28,14 @@ def check(
             "--out", metavar="DIR", help="Write the figures and check.json there; finished checks are kept there too."
         ),
     ] = None,
-    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0 takes one per core, at most 8.")] = 0,
+    workers: WORKERS = None,
 ) -> None:
     """Compare every theorem with what is measured: bounds, rates, and that no averaging means no progress.
 
     With --out what is finished is kept in DIR/runs.sqlite and not done again: an interrupted command goes on where it
     was. The exit status is 1 if anything failed.
     """
-    # Not above: the command line imports this module.
     from semaopt.experiments.api import cores
-    from semaopt.experiments.console import writable
     from semaopt.experiments.files import write_whole
 
     try:
@@ -45,7 +44,7 @@ def check(
         raise typer.BadParameter(str(error), param_hint="NAME") from error
     if out is not None:
         writable(out)
-    results = _results(chosen, quick, workers or cores(), out)
+    results = _results(chosen, quick, cores() if workers is None else workers, out)
     report = plain(results, quick)
     if as_json:
         typer.echo(json.dumps(report, indent=1))
@@ -73,7 +72,6 @@ def plain(results: list[Result], quick: bool) -> dict[str, Any]:
 
 
 def _results(chosen: list[str], quick: bool, workers: int, out: Path | None) -> list[Result]:
-    from semaopt.experiments.console import INTERRUPTED
     from semaopt.experiments.files import OutputError
 
     try:

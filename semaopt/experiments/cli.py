@@ -10,7 +10,7 @@ import typer
 
 import semaopt
 from semaopt.experiments.check import check
-from semaopt.experiments.console import conclude, one_of, start, told, writable
+from semaopt.experiments.console import WORKERS, conclude, one_of, start, told, writable
 from semaopt.experiments.data import command as data_command
 
 app = typer.Typer(name="semaopt", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -35,16 +35,14 @@ def _main(
         typer.echo(context.get_help())
 
 
-_SPEC = Annotated[str, typer.Argument(metavar="SPEC", help="A TOML file, or the name of a shipped spec.")]
+_SPEC = Annotated[
+    str, typer.Argument(metavar="SPEC", help="A TOML file, or the name of a shipped spec; an unknown one lists them.")
+]
 _SCALE = Annotated[str | None, typer.Option(help="One of the file's scales. Default: the file as it stands.")]
 _OUT = Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write. Default: results/NAME.")]
 _ONLY = Annotated[list[str] | None, typer.Option(metavar="METHOD", help="Only this method; may be given again.")]
 _ENGINE = Annotated[str, typer.Option(help="Who does the runs: local or ray.")]
 _ADDRESS = Annotated[str | None, typer.Option(help="Of a Ray cluster. Default: one is started here.")]
-_WORKERS = Annotated[
-    int | None,
-    typer.Option(min=0, max=1024, help="Worker processes; 0 runs in this process. Default: one per core, at most 8."),
-]
 _DEVICE = Annotated[str, typer.Option(help="Where models are: cpu, cuda, cuda:1.")]
 _DTYPE = Annotated[str, typer.Option(help="float32, float64 or bfloat16.")]
 _SECONDS = Annotated[float, typer.Option(min=0.0, help="Seconds between checkpoints of a run.")]
@@ -58,7 +56,7 @@ def reproduce(  # noqa: PLR0917  # typer makes options of them
         str | None, typer.Option(metavar="NAME", help="checks, a figure, or a group: figure1, bilevel, ...")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write. Default: results/SCALE.")] = None,
-    workers: _WORKERS = None,
+    workers: WORKERS = None,
     device: _DEVICE = "cpu",
     dtype: _DTYPE = "float32",
 ) -> None:
@@ -89,9 +87,9 @@ def reproduce(  # noqa: PLR0917  # typer makes options of them
         raise typer.Exit(1)  # as semaopt check does
 
 
-@app.command()
+@app.command(short_help="The page and tables again from what is stored.")
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="What reproduce or run has written.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="What reproduce or run has written.")],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to write. Default: into the folder, if it is one.")
     ] = None,
@@ -151,7 +149,7 @@ def run(  # noqa: PLR0917  # typer makes options of them
     only: _ONLY = None,
     engine: _ENGINE = "local",
     address: _ADDRESS = None,
-    workers: _WORKERS = None,
+    workers: WORKERS = None,
     tensorboard: _BOARD = None,
     device: _DEVICE = "cpu",
     dtype: _DTYPE = "float32",
@@ -171,7 +169,7 @@ def run(  # noqa: PLR0917  # typer makes options of them
         conclude(bar, table.results, place)
 
 
-@app.command()
+@app.command(short_help="Only the tuning of an experiment.")
 def tune(  # noqa: PLR0917  # typer makes options of them
     spec: _SPEC,
     scale: _SCALE = None,
@@ -179,7 +177,7 @@ def tune(  # noqa: PLR0917  # typer makes options of them
     only: _ONLY = None,
     engine: _ENGINE = "local",
     address: _ADDRESS = None,
-    workers: _WORKERS = None,
+    workers: WORKERS = None,
     device: _DEVICE = "cpu",
     dtype: _DTYPE = "float32",
     checkpoint_seconds: _SECONDS = 10.0,
@@ -194,12 +192,14 @@ def tune(  # noqa: PLR0917  # typer makes options of them
         typer.echo(table.to_markdown())
 
 
-app.command()(check)
+app.command(short_help="Compare the theorems with what is measured.")(check)
 
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
-@app.command(add_help_option=False, context_settings=_PASSED_ON)
+@app.command(
+    add_help_option=False, context_settings=_PASSED_ON, short_help="Time a step beside torch and installed peers."
+)
 def bench(
     context: typer.Context, name: Annotated[str, typer.Argument(metavar="[NAME]", help="What: step.")] = "step"
 ) -> None:

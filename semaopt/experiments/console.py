@@ -9,13 +9,17 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from semaopt.experiments.show import Bar
 
+WORKERS = Annotated[
+    int | None,
+    typer.Option(min=0, max=1024, help="Worker processes; 0 runs in this process. Default: one per core, at most 8."),
+]
 INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
 
 
@@ -27,14 +31,18 @@ def one_of(option: str, value: str, known: Iterable[str]) -> None:
 
 def writable(out: Path, hint: str = "--out") -> None:
     """Fail before the work, not after it."""
+    remedy = "give a folder that can be made and written to"
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
             return
     except (FileExistsError, NotADirectoryError) as error:
-        raise typer.BadParameter(f"{str(out)!r} is not a directory, or lies below a file", param_hint=hint) from error
+        raise typer.BadParameter(
+            f"{str(out)!r} is no folder, or lies below a file; {remedy}", param_hint=hint
+        ) from error
     except OSError as error:
-        raise typer.BadParameter(f"{str(out)!r} cannot be written to: {error.strerror}", param_hint=hint) from error
+        text = f"{str(out)!r} cannot be written to: {error.strerror}; {remedy}"
+        raise typer.BadParameter(text, param_hint=hint) from error
 
 
 @contextmanager

@@ -42,6 +42,9 @@ def text(results: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+_MARKS = "In tables ± is one standard deviation over the seeds; in figures lines are means, and bands one standard deviation."
+
+
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
@@ -55,12 +58,7 @@ def _claims(findings: Sequence[Finding]) -> list[str]:
         rows.append([f"[{finding.spec.title}](#{finding.name})", finding.spec.claim.text, counted, "", ""])
         rows += [["", row.statement, row.outcome, row.difference, row.deviations] for row in found.rows]
     head = ["figure", "claim", "outcome", f"paired difference, {CONFIDENCE:.0%} interval", "in seed deviations"]
-    about = (
-        "An outcome is within noise if the interval of the difference, paired over the seeds, holds 0 (of a ratio, ×, "
-        "1). The last column has the difference against the standard deviation of single seeds. The intervals stand "
-        "each for itself."
-    )
-    return ["## Which claims came out", f"{claims.tally(findings)}.", about, _table(head, rows)]
+    return ["## Which claims came out", f"{claims.tally(findings)}.", f"{claims.READING} {_MARKS}", _table(head, rows)]
 
 
 def _checks(checks: Sequence[Check]) -> list[str]:
@@ -77,7 +75,12 @@ def _checks(checks: Sequence[Check]) -> list[str]:
     pictures = [
         f"![{check.figure.message}](check-{slug(check.name)}.svg)" for check in checks if check.name == "counterexample"
     ]
-    return ["## The theorems", f"{passed} of {len(checks)} checks pass. {MARGIN}", _table(head, rows), *pictures]
+    return [
+        "## The theorems",
+        f"{passed} of {len(checks)} checks pass, {count(len(rows), 'claim')} in all. {MARGIN}",
+        _table(head, rows),
+        *pictures,
+    ]
 
 
 def _figure(finding: Finding) -> list[str]:

@@ -44,14 +44,9 @@ def _claims(findings: Sequence[Finding]) -> str:
     head = ("comparison", "outcome", f"paired difference, {CONFIDENCE:.0%} interval", "in seed deviations")
     heads = "".join(f'<th scope="col"{_left(k)}>{escape(name)}</th>' for k, name in enumerate(head))
     body = "".join(_claim(finding) for finding in findings)
-    about = (
-        "Each claim as the comparisons it is made of. An outcome is within noise if the interval of the difference, "
-        "paired over the seeds, holds 0 (of a ratio, ×, 1); the last column has the difference against the standard "
-        "deviation of single seeds. The intervals stand each for itself: of twenty, one misses by chance."
-    )
     return (
         f"<p><b>{escape(claims.tally(findings))}.</b></p>"
-        f'<p class="soft about">{about}</p><div class="wide" tabindex="0" role="region" aria-label="Claims">'
+        f'<p class="soft about">{escape(claims.READING)}</p><div class="wide" tabindex="0" role="region" aria-label="Claims">'
         f'<table class="claims" aria-label="Claims"><thead><tr>{heads}</tr></thead>{body}</table></div>'
     )
 

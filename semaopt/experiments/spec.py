@@ -171,8 +171,8 @@ def load(source: str | Path, scale: str | None = None) -> Spec:
     if not isinstance(scales, dict) or not all(isinstance(table, dict) for table in scales.values()):
         raise SpecError(f"{path}: scales: must hold tables; write [scales.quick] and what differs there")
     if scale not in (None, "paper", *scales):
-        known = ", ".join(dict.fromkeys(["paper", *scales]))
-        raise SpecError(f"{path}: scale {scale!r} is unknown; there is: {known}")
+        known = ", ".join(dict.fromkeys([*scales, "paper"]))
+        raise SpecError(f"{path}: scale {scale!r} is unknown; there is: {known} (the file as it stands)")
     found = build({"name": path.stem, **raw}, path)
     for name, table in scales.items():  # all are checked, so that a mistake shows before its scale is wanted
         merged = merge({"name": path.stem, **raw}, table, f"{path}: scales.{name}")

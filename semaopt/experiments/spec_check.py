@@ -70,7 +70,7 @@ def _seeds(spec: Spec) -> Iterator[str]:
             yield f"seeds.{name}={listed}: has a seed twice; every run needs its own"
     both = sorted(set(seeds.tuning) & set(seeds.final))
     if both:
-        yield f"seeds: {both} are tuning and final seeds; what was chosen by a seed must not be judged by it"
+        yield f"seeds: {both} are tuning and final seeds; what a seed chose it must not judge: take others"
     if spec.tuning is not None and not seeds.tuning:
         yield "seeds.tuning: is empty, but there is a [tuning]; give at least one seed"
 

@@ -24,7 +24,7 @@ def near(name: str, known: Iterable[str]) -> str:
     """
     known = sorted(known)
     close = get_close_matches(name, known, n=1, cutoff=0.5)
-    return (f"did you mean {close[0]!r}? " if close else "") + f"Known: {', '.join(known)}"
+    return (f"did you mean {close[0]!r}? Known: " if close else "known: ") + ", ".join(known)
 
 
 def explain(error: ValidationError, root: type[BaseModel], where: str) -> str:

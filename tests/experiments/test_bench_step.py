@@ -102,7 +102,7 @@ def test_the_limit_touches_every_byte_it_says(limit):
 def test_an_unknown_contestant_is_refused(capsys):
     with pytest.raises(SystemExit):
         bench_step.main(["--only", "nobody"])
-    assert "--only: unknown nobody; there is: torch Adam fused, " in capsys.readouterr().err
+    assert '--only: unknown "nobody"; there is: "torch Adam fused", ' in capsys.readouterr().err
 
 
 def test_the_command():

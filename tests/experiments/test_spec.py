@@ -63,7 +63,10 @@ def test_all_figures_are_there():
             {"epochs": 8, "tuning": {"first_look": 8, "pruner": "halving"}},
             "tuning.first_look=8: must come before the last epoch, 8; try 2",
         ),
-        ({"seeds": {"final": [0, 100]}}, "seeds: [100] are tuning and final seeds"),
+        (
+            {"seeds": {"final": [0, 100]}},
+            "seeds: [100] are tuning and final seeds; what a seed chose it must not judge: take others",
+        ),
         ({"seeds": {"final": [1, 1]}}, "seeds.final=[1, 1]: has a seed twice"),
         ({"claim": {"order": [], "beats": {"both": ["bet"]}}}, "claim.beats: 'bet' is no method; did you mean 'beta'?"),
         ({"claim": {"order": [], "beats": {"both": ["both"]}}}, "claim.beats: 'both' cannot beat itself"),
@@ -187,7 +190,7 @@ def test_what_is_no_file(tmp_path):
         spec.load(tmp_path)
     with pytest.raises(SpecError, match="cannot be read"):
         spec.load("a\0b")
-    with pytest.raises(SpecError, match="scale 'huge' is unknown; there is: paper, small, quick"):
+    with pytest.raises(SpecError, match="scale 'huge' is unknown; there is: small, quick, paper"):
         spec.load("figure1-digits", "huge")
 
 

@@ -1,11 +1,11 @@
 """The data sets of the experiments, read from their official files.
 
-    >>> from semaopt.experiments import data
-    >>> task = data.load("digits")
-    >>> task.classes, len(task.train), len(task.valid), len(task.test)
-    (10, 1078, 359, 360)
-    >>> task.train.inputs(torch.arange(3)).shape
-    torch.Size([3, 64])
+>>> from semaopt.experiments import data
+>>> task = data.load("digits")
+>>> task.classes, len(task.train), len(task.valid), len(task.test)
+(10, 1078, 359, 360)
+>>> task.train.inputs(torch.arange(3)).shape
+torch.Size([3, 64])
 
 The files lie in a root folder: the argument ``root``, else the environment's ``SEMAOPT_DATA``, else the user's cache.
 """

@@ -17,7 +17,7 @@ Root = Annotated[
 ]
 
 
-@app.command("list")
+@app.command("list", short_help="Which sets there are, and where.")
 def list_sets(root: Root = None) -> None:
     """Say of each set whether it is there, where, how large it is and how to get it."""
     from semaopt.experiments.data.files import root_folder
@@ -48,7 +48,7 @@ def _top(path: str) -> str:
     return path if folder in ("", "libsvm") else folder
 
 
-@app.command()
+@app.command(short_help="Download a set from its official address.")
 def fetch(name: Annotated[str, typer.Argument(metavar="NAME", help="As in list.")], root: Root = None) -> None:
     """Download what is missing of a set, or is not what it should be, from its official address."""
     from semaopt.experiments.data.errors import DataError

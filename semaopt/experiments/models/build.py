@@ -22,6 +22,7 @@ BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp.mlp,
     "logistic": mlp.logistic,
 }
+#: The names that :func:`build` knows.
 NAMES = tuple(BUILDERS)
 
 
@@ -29,7 +30,7 @@ def build(name: str, task: Task, seed: int = 0, **options: Any) -> nn.Module:
     """A network for a task, its parameters drawn from ``seed``; torch's own random state is left as it was.
 
     Args:
-        name: one of ``NAMES``.
+        name: logistic, mlp, mpnn, resnet8, resnet20 or resnet50.
         task: gives the shape of the inputs and the number of scores.
         seed: equal seeds give equal parameters.
         options: the model's own; an unknown one is refused with the nearest known one.
