@@ -55,10 +55,10 @@ def tally(findings: Sequence[Finding]) -> str:
 
 #: How the table of claims is to be read.
 READING = (
-    f"A comparison is within noise if the {CONFIDENCE:.0%} interval of its difference, paired over the seeds, contains 0 "
-    "(of a ratio, marked ×: 1). The last column is that difference divided by the standard deviation of single seeds. "
-    "The intervals are not corrected for their number: about one in twenty misses by chance. A claim came out if all of "
-    "its comparisons did, in part if some did; the other way means that none came out and at least one is reversed."
+    f"A comparison is within noise if the {CONFIDENCE:.0%} interval of its difference, paired over the seeds, contains "
+    "0 (of a ratio, marked ×: 1). The last column is that difference over the standard deviation of single seeds. "
+    "The intervals are not corrected for their number: about one in twenty misses by chance. A claim came out if all "
+    "of its comparisons did, in part if some did; the other way means that none came out and at least one is reversed."
 )
 _TALLY = {
     "came out": "came out as claimed",

@@ -42,7 +42,7 @@ def text(results: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-_MARKS = "In tables ± is one standard deviation over the seeds; in figures lines are means, and bands one standard deviation."
+_MARKS = "In tables ± is one standard deviation over the seeds; in figures lines are means and bands that deviation."
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

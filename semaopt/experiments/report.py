@@ -46,7 +46,8 @@ def _claims(findings: Sequence[Finding]) -> str:
     body = "".join(_claim(finding) for finding in findings)
     return (
         f"<p><b>{escape(claims.tally(findings))}.</b></p>"
-        f'<p class="soft about">{escape(claims.READING)}</p><div class="wide" tabindex="0" role="region" aria-label="Claims">'
+        f'<p class="soft about">{escape(claims.READING)}</p>'
+        '<div class="wide" tabindex="0" role="region" aria-label="Claims">'
         f'<table class="claims" aria-label="Claims"><thead><tr>{heads}</tr></thead>{body}</table></div>'
     )
 
