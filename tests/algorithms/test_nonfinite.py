@@ -292,3 +292,9 @@ def test_a_scaler_skips_first_and_our_state_is_right():
     assert {int(state["step"]) for state in optimizer.state.values()} == {4}
     assert scaler.get_scale() == 2.0**9
     assert str(optimizer.state_dict()) == str(reference.state_dict())
+
+
+def test_without_parameters_there_is_nothing_to_refuse():
+    optimizer = semaopt.ASA([{"params": []}], lr=0.1, on_nonfinite="error")
+    optimizer.step()
+    assert optimizer.skipped_steps == 0
