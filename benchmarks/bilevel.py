@@ -30,7 +30,7 @@ from bilevel_contestants import DECAY, WHY_NOT, contestants, ours
 from torch.autograd import grad
 from torch.nn import functional
 
-from semaopt.hypergradient import CG, Exact, Neumann, NeumannSeries, TrackedSystem, check
+from semaopt.hypergradient import CG, Exact, Neumann, NeumannSeries, TrackedSystem, compare
 from semaopt.problems.cleaning import HyperCleaning
 
 
@@ -83,7 +83,7 @@ def error(quick: bool) -> dict:
 
     rows = {}
     for inverse in (Neumann(10, 2.0), NeumannSeries(10, 2.0), NeumannSeries(10), TrackedSystem(), CG(10), Exact()):
-        found = check(outer, inner, [x], ys, inverse, estimates=50 if quick and inverse == Neumann(10, 2.0) else None)
+        found = compare(outer, inner, [x], ys, inverse, estimates=50 if quick and inverse == Neumann(10, 2.0) else None)
         rows[f"semaopt {inverse}"] = {"relative_error": found.relative_error, "cosine": found.cosine}
     truth, f_y = found.exact[0], grad(outer(), ys)
 

@@ -28,15 +28,15 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from semaopt.experiments import data, models
 from semaopt.experiments.data.batches import MoleculeBatch
-from semaopt.experiments.member import Member
 from semaopt.experiments.models import mpnn
 from semaopt.experiments.models.messages import Step
-from semaopt.experiments.runner import Place, Runner
-from semaopt.experiments.runs import Machine, Run, Unit, make, units
-from semaopt.experiments.spec import load
-from semaopt.experiments.store import Store
-from semaopt.experiments.training import perform, task
-from semaopt.experiments.workers import Here, Workers
+from semaopt.experiments.spec.schema import load
+from semaopt.experiments.sweep.engines.local import Here, Workers
+from semaopt.experiments.sweep.run import Machine, Run, Unit, make, units
+from semaopt.experiments.sweep.runner import Place, Runner
+from semaopt.experiments.sweep.store import Store
+from semaopt.experiments.training.loop import perform, task
+from semaopt.experiments.training.single import Member
 
 BATCH, BATCHES = 32, 2
 

@@ -5,7 +5,7 @@
 The peers: ``pip install --no-deps pytorch_optimizer torch-optimizer pytorch_ranger``.
 """
 
-from semaopt.experiments.bench_step import main
+from semaopt.experiments.bench.step import main
 
 if __name__ == "__main__":
     main()

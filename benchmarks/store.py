@@ -21,18 +21,20 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from semaopt.experiments import api, spec, study
-from semaopt.experiments.runner import Place, Runner
-from semaopt.experiments.runs import Machine, Run
-from semaopt.experiments.store import Result, Store
-from semaopt.experiments.workers import Here
+from semaopt.experiments import api
+from semaopt.experiments.spec import schema
+from semaopt.experiments.sweep import study
+from semaopt.experiments.sweep.engines.local import Here
+from semaopt.experiments.sweep.run import Machine, Run
+from semaopt.experiments.sweep.runner import Place, Runner
+from semaopt.experiments.sweep.store import Result, Store
 
 METHODS = 3
 SEEDS = 5
 MOST = 1.3  # power
 
 
-def a_spec(runs: int) -> spec.Spec:
+def a_spec(runs: int) -> schema.Spec:
     """About so many runs: a grid of three axes times the tuning seeds, and the final runs."""
     points = max((runs - METHODS * SEEDS) // (METHODS * SEEDS), 1)
     axis = [2.0**-k for k in range(max(round(points ** (1 / 3)), 2))]
@@ -62,7 +64,7 @@ def a_spec(runs: int) -> spec.Spec:
         },
         "methods": methods,
     }
-    return spec.build(raw)
+    return schema.build(raw)
 
 
 def made_up(run: Run) -> Result:

@@ -28,7 +28,7 @@ NEEDED = "this command needs the extra [experiments]: pip install 'semaopt[exper
 def main() -> int:
     """Run the command in ``sys.argv`` and return its exit status."""
     try:
-        from semaopt.experiments.cli import app
+        from semaopt.experiments.cli.commands import app
 
         app(standalone_mode=True)
     except ModuleNotFoundError as missing:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils import swap_tensors
 
-from semaopt._check import require
+from semaopt._validation import require
 
 
 class Ensemble:

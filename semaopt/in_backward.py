@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from semaopt.algorithms.asa import ASA, step_group
-from semaopt.algorithms.base import check_rates
-from semaopt.algorithms.nonfinite import refuse, sharing
 from semaopt.kernels import dispatch
+from semaopt.optimizers._base import check_rates
+from semaopt.optimizers._nonfinite import refuse, sharing
+from semaopt.optimizers.asa import ASA, step_group
 from semaopt.scalings import BY_NAME, AdamPlus, Scaling, Seen
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from semaopt._check import require
+from semaopt._validation import require
 from semaopt.estimator import estimate, real, state_dtype, track_
 
 

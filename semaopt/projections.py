@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from semaopt import _describe
-from semaopt._check import is_real, require
+from semaopt import _serialization
+from semaopt._validation import is_real, require
 
 Projection = Callable[[Tensor], Any]
 
@@ -203,12 +203,12 @@ def _scatter_(y: Any, whole: Tensor) -> None:
 
 def describe(project: Projection | None) -> dict[str, Any] | None:
     """A projection as plain values; of a user's own callable the name alone."""
-    return None if project is None else _describe.describe(project, BY_NAME)
+    return None if project is None else _serialization.describe(project, BY_NAME)
 
 
 def restore(description: dict[str, Any] | None, live: Projection | None) -> Projection | None:
     """The projection that :func:`describe` described; a user's own must be ``live`` already."""
     if description is None:
         return None
-    restored: Projection = _describe.restore("project", description, live, BY_NAME)
+    restored: Projection = _serialization.restore("project", description, live, BY_NAME)
     return restored

@@ -25,8 +25,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from semaopt import _describe
-from semaopt._check import check_beta, check_bounds, is_real, require
+from semaopt import _serialization
+from semaopt._validation import check_beta, check_bounds, is_real, require
 from semaopt.estimator import COUNTERS, Rate, estimate, scalar, sema_, square, track_
 
 
@@ -272,10 +272,10 @@ def check_members(scaling: Scaling) -> None:
 
 def describe(scaling: Scaling) -> dict[str, Any]:
     """A scaling as plain values, for checkpoints that load with ``weights_only=True``."""
-    return _describe.describe(scaling, BY_NAME)
+    return _serialization.describe(scaling, BY_NAME)
 
 
 def restore(description: dict[str, Any], live: Scaling) -> Scaling:
     """The scaling that :func:`describe` described; one of the user's own must be ``live`` already."""
-    restored: Scaling = _describe.restore("scaling", description, live, BY_NAME)
+    restored: Scaling = _serialization.restore("scaling", description, live, BY_NAME)
     return restored

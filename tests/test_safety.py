@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import semaopt
-from semaopt.experiments import spec, study
-from semaopt.experiments.spec_errors import SpecError
+from semaopt.experiments.spec import schema
+from semaopt.experiments.spec.errors import SpecError
+from semaopt.experiments.sweep import study
 from tests.experiments.tiny import RAW, a_spec, go
 
 SOURCES = sorted(Path(semaopt.__file__).parent.rglob("*.py"))
@@ -86,14 +87,14 @@ def test_a_name_from_a_spec_is_one_file_name(name):
     with pytest.raises(SpecError, match=r"name=.*: string should match pattern .*; it names files"):
         a_spec(name=name)
     with pytest.raises(SpecError, match=r"methods\[0\].name=.*: string should match pattern"):
-        spec.build({**RAW, "methods": [{**RAW["methods"][0], "name": name}, *RAW["methods"][1:]]})
+        schema.build({**RAW, "methods": [{**RAW["methods"][0], "name": name}, *RAW["methods"][1:]]})
 
 
 def test_the_name_of_a_file_is_held_to_the_same_rule(tmp_path):
     path = tmp_path / "a b.toml"
-    path.write_bytes((spec.FIGURES / "figure1-digits.toml").read_bytes())
+    path.write_bytes((schema.FIGURES / "figure1-digits.toml").read_bytes())
     with pytest.raises(SpecError, match=r"name='a b': string should match pattern"):
-        spec.load(path)
+        schema.load(path)
 
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&${7*7}{{x}}"
@@ -131,7 +132,7 @@ def page(tmp_path_factory):
     texts = {"title": HOSTILE, "about": HOSTILE, "claim": {"text": HOSTILE, "metric": "train_loss", "order": []}}
     raw = {**RAW, **texts, "methods": [method], "epochs": 1, "seeds": {"final": [0, 1]}}
     del raw["tuning"]
-    results = go(out, spec.build(raw))
+    results = go(out, schema.build(raw))
     study.write(results, out)
     return (out / "report.html").read_text(), out
 

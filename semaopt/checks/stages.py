@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from semaopt import theory
-from semaopt.algorithms.stages import Stage
 from semaopt.checks.averages import ROWS, Check, Checks, Spoil, given
 from semaopt.checks.minimization import Setting
 from semaopt.checks.result import Figure, Result, band, below, inside, rate, reference
 from semaopt.problems import Additive, LeastSquares, Wavy, simulate
+from semaopt.schedules.stages import Stage
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from semaopt._check import LARGEST_BOUND, SMALLEST_BOUND
+from semaopt._validation import LARGEST_BOUND, SMALLEST_BOUND
 from semaopt.theory.constants import Constants
 from semaopt.theory.minimize import eta_limits
 

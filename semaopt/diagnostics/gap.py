@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from semaopt import projections
-from semaopt._check import number, whole
+from semaopt._validation import number, whole
 
 
 def duality_gap(optimizer: Optimizer, loss: Callable[[], Tensor], steps: int) -> float:

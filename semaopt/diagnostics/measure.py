@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from semaopt._check import number
+from semaopt._validation import number
 from semaopt.estimator import COUNTERS, estimate, group_norm, real
 from semaopt.scalings import Seen
 
@@ -156,7 +156,7 @@ def gradients(optimizer: Optimizer, full_gradient: Callable[[], Any]) -> dict[in
             raise TypeError(
                 f"full_gradient returned a loss f(x, y), but {type(optimizer).__name__} follows the hypergradient, "
                 "which also goes through y*(x); return one list, the gradients in x and None for each lower parameter "
-                "(semaopt.hypergradient.check(...).exact has the former for small lower problems), or F(x)"
+                "(semaopt.hypergradient.compare(...).exact has the former for small lower problems), or F(x)"
             )
         pairs = zip(wanted, found, strict=True)
     else:

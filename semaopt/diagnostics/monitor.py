@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from semaopt._check import number, require, whole
-from semaopt.algorithms.sbma import SBMA
+from semaopt._validation import number, require, whole
 from semaopt.diagnostics import measure
 from semaopt.diagnostics.advice import Seen, advise
 from semaopt.diagnostics.gap import check_sides, duality_gap
 from semaopt.diagnostics.measure import Record
 from semaopt.estimator import real
 from semaopt.iterates import Iterates
+from semaopt.optimizers.sbma import SBMA
 
 
 class Monitor:

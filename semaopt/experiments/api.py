@@ -10,19 +10,21 @@ from pathlib import Path
 
 import torch
 
-from semaopt.experiments import ranks, study, table
-from semaopt.experiments.runner import Place, Runner, Silent, Watch
-from semaopt.experiments.runs import Machine
-from semaopt.experiments.spec import Spec, Tuning, load
-from semaopt.experiments.spec_errors import SpecError, near
-from semaopt.experiments.table import Table
-from semaopt.experiments.workers import Engine, Here, Workers
+from semaopt.experiments.results import table
+from semaopt.experiments.results.table import Table
+from semaopt.experiments.spec.errors import SpecError, near
+from semaopt.experiments.spec.schema import Spec, Tuning, load
+from semaopt.experiments.sweep import study
+from semaopt.experiments.sweep.engines.local import Engine, Here, Workers
+from semaopt.experiments.sweep.run import Machine
+from semaopt.experiments.sweep.runner import Place, Runner, Silent, Watch
+from semaopt.experiments.training import distributed
 
 DTYPES = ("float32", "float64", "bfloat16")
 MOST_WORKERS = 1024
 
 
-def machine(device: str, dtype: str, group: ranks.Group) -> Machine:
+def machine(device: str, dtype: str, group: distributed.Group) -> Machine:
     """Where runs are computed, checked."""
     if dtype not in DTYPES:
         raise SpecError(f"dtype={dtype!r}: must be one of {', '.join(DTYPES)}; the default is float32")
@@ -34,12 +36,12 @@ def machine(device: str, dtype: str, group: ranks.Group) -> Machine:
 
 
 @contextmanager
-def engine(name: str, workers: int | None, address: str | None, group: ranks.Group) -> Iterator[Engine]:
+def engine(name: str, workers: int | None, address: str | None, group: distributed.Group) -> Iterator[Engine]:
     """Who does the runs: worker processes, Ray, or, where several processes share a run, this one with the others."""
     check_engine(name, address, workers)
     count = cores() if workers is None else workers
     if name == "ray":
-        from semaopt.experiments.engine_ray import RayWorkers
+        from semaopt.experiments.sweep.engines.ray import RayWorkers
 
         with RayWorkers(address, max(count, 1)) as cluster:
             yield cluster
@@ -132,7 +134,7 @@ def run(
         if group.first:
             study.write(results, place.out)
             if tensorboard is not None:
-                from semaopt.experiments import board
+                from semaopt.experiments.report import tensorboard as board
 
                 board.write(results, Path(tensorboard))
     return table.runs(results)
@@ -173,7 +175,7 @@ def _working(  # noqa: PLR0917  # as run and tune are given them
     device: str,
     dtype: str,
     checkpoint_seconds: float,
-) -> Iterator[tuple[ranks.Group, Engine, Place]]:
+) -> Iterator[tuple[distributed.Group, Engine, Place]]:
     """Who trains, and where."""
-    with ranks.joined(device) as group, engine(engine_name, workers, address, group) as who:
+    with distributed.joined(device) as group, engine(engine_name, workers, address, group) as who:
         yield group, who, Place(Path(out), machine(device, dtype, group), checkpoint_seconds)

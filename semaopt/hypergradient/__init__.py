@@ -1,10 +1,19 @@
 """Hypergradients of bilevel problems: ways to apply the inverse Hessian, and a check against the exact one."""
 
-from semaopt.hypergradient.check import Check as Check
-from semaopt.hypergradient.check import check as check
+import warnings
+from typing import Any
+
+from semaopt.hypergradient.compare import Comparison as Comparison
+from semaopt.hypergradient.compare import compare as compare
 from semaopt.hypergradient.inverses import CG as CG
 from semaopt.hypergradient.inverses import Exact as Exact
 from semaopt.hypergradient.inverses import Neumann as Neumann
 from semaopt.hypergradient.inverses import NeumannSeries as NeumannSeries
 from semaopt.hypergradient.inverses import TrackedSystem as TrackedSystem
 from semaopt.hypergradient.memory import Inverse as Inverse
+
+
+def check(*args: Any, **kwargs: Any) -> Comparison:
+    """Deprecated alias of :func:`compare`; it will be removed in version 0.3."""
+    warnings.warn("hypergradient.check is now hypergradient.compare", DeprecationWarning, stacklevel=2)
+    return compare(*args, **kwargs)

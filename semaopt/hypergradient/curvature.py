@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from semaopt._check import NonFiniteError, require
+from semaopt._validation import NonFiniteError, require
 from semaopt.hypergradient.vectors import Vector, dot, scaled
 
 if TYPE_CHECKING:
-    from semaopt.hypergradient.oracles import Oracles
+    from semaopt.hypergradient.closures import Oracles
 
 
 def curvature(v: Vector, hv: Vector) -> float:

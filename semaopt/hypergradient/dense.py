@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from semaopt._check import require
+from semaopt._validation import require
 from semaopt.estimator import state_dtype
-from semaopt.hypergradient.oracles import Sample
+from semaopt.hypergradient.closures import Sample
 from semaopt.hypergradient.vectors import Vector, flat, unflat
 
 CHUNK = 256  # rows computed at once

@@ -25,12 +25,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from semaopt import _describe
-from semaopt._check import hold_whole, is_real, require
+from semaopt import _serialization
+from semaopt._validation import hold_whole, is_real, require
+from semaopt.hypergradient.closures import Oracles, Partial
 from semaopt.hypergradient.curvature import along_growth, curvature, power_iteration
 from semaopt.hypergradient.dense import hessian_matrix, solve
 from semaopt.hypergradient.memory import Inverse, Memory
-from semaopt.hypergradient.oracles import Oracles, Partial
 from semaopt.hypergradient.sampling import uniform
 from semaopt.hypergradient.vectors import Vector, axpy, dot, longer, scaled
 
@@ -282,10 +282,10 @@ def resolve(inverse: Any) -> Inverse:
 
 def describe(inverse: Inverse) -> dict[str, Any]:
     """An inverse as plain values; of a user's own the name alone."""
-    return _describe.describe(inverse, BY_NAME)
+    return _serialization.describe(inverse, BY_NAME)
 
 
 def restore(description: dict[str, Any], live: Inverse) -> Inverse:
     """The inverse that :func:`describe` described; a user's own must be ``live`` already."""
-    restored: Inverse = _describe.restore("inverse", description, live, BY_NAME)
+    restored: Inverse = _serialization.restore("inverse", description, live, BY_NAME)
     return restored

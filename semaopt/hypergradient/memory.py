@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from semaopt.hypergradient.oracles import Oracles, Partial
+from semaopt.hypergradient.closures import Oracles, Partial
 from semaopt.hypergradient.vectors import Vector
 
 

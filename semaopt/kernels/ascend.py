@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from semaopt.estimator import Rate, arithmetic_dtype, scalar
-from semaopt.kernels import fused
+from semaopt.kernels import compiled
 
 
 def ascend_box_(ys: list[Tensor], gs: list[Tensor], eta: Rate, lo: float, hi: float) -> None:
@@ -18,7 +18,7 @@ def ascend_box_(ys: list[Tensor], gs: list[Tensor], eta: Rate, lo: float, hi: fl
     tensor([0.5000, 1.0000])
     """
     traced = torch.compiler.is_compiling() or torch.is_grad_enabled()
-    if traced or not all(y.is_cpu for y in ys) or not fused.ascend_box_(ys, gs, float(eta), lo, hi):
+    if traced or not all(y.is_cpu for y in ys) or not compiled.ascend_box_(ys, gs, float(eta), lo, hi):
         ascend_box_loop_(ys, gs, eta, lo, hi)
 
 

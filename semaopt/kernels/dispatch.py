@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semaopt._check import require
+from semaopt._validation import require
 from semaopt.estimator import COUNTERS, state_dtype
-from semaopt.kernels import fused
+from semaopt.kernels import compiled
 from semaopt.kernels.foreach import SCALINGS, foreach_group
 from semaopt.kernels.layout import PLAIN, is_dense, same_layout
 from semaopt.kernels.loader import available, library
@@ -39,7 +39,7 @@ def run(group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], states: list[
         wish in ("auto", "c")
         and type(group["scaling"]) in SCALINGS
         and not (group["differentiable"] or torch.compiler.is_compiling())
-        and fused.step(group, xs, gs, states)
+        and compiled.step(group, xs, gs, states)
     ):
         return  # the usual case, without asking for reasons
     refuse_sparse(group, xs, gs)
@@ -144,7 +144,7 @@ def _c_group(group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], states: 
     copies = [
         g if same_layout(g, x) and not g.is_neg() else torch.empty_like(x).copy_(g) for x, g in zip(xs, gs, strict=True)
     ]
-    if not fused.step(group, xs, copies, states):
+    if not compiled.step(group, xs, copies, states):
         what = [(tuple(x.shape), x.dtype, x.stride()) for x in xs]
         raise RuntimeError(
             f"the C step refused what it should serve, {what}: use implementation='loop' and report this"

@@ -1,7 +1,7 @@
 """The step of a param group through ``torch._foreach_*``: any device, and what torch.compile turns into few kernels.
 
 The rows of Table 2 stand side by side as in :mod:`semaopt.scalings`, each for a whole list of tensors. The slow twin
-is :func:`semaopt.algorithms.asa.loop_group`.
+is :func:`semaopt.optimizers.asa.loop_group`.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _lerp_(v: Tensors, samples: Tensors, gamma: Numbers | Tensor) -> None:
 
 
 def _descend_(xs: Tensors, v: Tensors, u: Tensors | Tensor | float, group: dict[str, Any], eta: Rate) -> None:
-    """As :func:`semaopt.algorithms.asa.descend_`."""
+    """As :func:`semaopt.optimizers.asa.descend_`."""
     g0, clip = group["scaling"].g0, group["clip_scaling"]
     if not isinstance(u, list):  # one number for all coordinates
         # A Python number as a tensor of torch's default dtype would be rounded to float32.

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semaopt._check import require
+from semaopt._validation import require
 from semaopt.estimator import COUNTERS, Rate
 from semaopt.kernels.layout import PLAIN, is_dense
 

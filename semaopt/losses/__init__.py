@@ -3,4 +3,4 @@
 from semaopt.losses.auc import AUCMinMax as AUCMinMax
 from semaopt.losses.average_precision import AveragePrecision as AveragePrecision
 from semaopt.losses.dro import DRO as DRO
-from semaopt.losses.joint import WithLoss as WithLoss
+from semaopt.losses.with_loss import WithLoss as WithLoss

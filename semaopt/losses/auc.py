@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from semaopt._check import require
-from semaopt.losses.auc_objective import ClosedForm, objective, one_hot, positive, unseen
-from semaopt.losses.drawn import Drawn, warn
+from semaopt._validation import require
+from semaopt.losses._auc_objective import ClosedForm, objective, one_hot, positive, unseen
+from semaopt.losses._prior import Drawn, warn
 
 
 class Saddle(NamedTuple):

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from semaopt._check import is_real, require
+from semaopt._validation import is_real, require
 
 
 class AveragePrecision:

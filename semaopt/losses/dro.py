@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from semaopt._check import is_real, require, whole
+from semaopt._validation import is_real, require, whole
 from semaopt.projections import Simplex
 
 REGULARIZERS = ("kl", "chi2")

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from semaopt import scalings
-from semaopt._check import require
+from semaopt._validation import require
 from semaopt.theory.constants import Constants
 
 

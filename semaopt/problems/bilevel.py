@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from semaopt._check import require
-from semaopt.hypergradient.oracles import Closure
+from semaopt._validation import require
+from semaopt.hypergradient.closures import Closure
 from semaopt.problems.minimization import STEEPEST, bump_slope
 from semaopt.problems.oracles import Draw, signs
 from semaopt.theory.constants import Constants
@@ -61,7 +61,7 @@ class QuadraticBilevel:
     >>> problem = semaopt.problems.QuadraticBilevel(d_x=3, d_y=2)
     >>> x, y = problem.start()
     >>> y.data = problem.y_star(x)
-    >>> found = semaopt.hypergradient.check(problem.outer(x, y), problem.inner(x, y), [x], [y],
+    >>> found = semaopt.hypergradient.compare(problem.outer(x, y), problem.inner(x, y), [x], [y],
     ...                                     semaopt.hypergradient.Exact(), estimates=1)
     >>> torch.allclose(found.estimate[0], problem.grad(x))
     True

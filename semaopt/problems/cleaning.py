@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from semaopt._check import require
+from semaopt._validation import require
 
 SIZES = {"train": 1000, "valid": 400, "test": 397}
 

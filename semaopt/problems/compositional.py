@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from semaopt._check import require
+from semaopt._validation import require
 
 
 @dataclass

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.functional import softplus
 
-from semaopt._check import require
-from semaopt.hypergradient.oracles import Closure
+from semaopt._validation import require
+from semaopt.hypergradient.closures import Closure
 from semaopt.problems.oracles import Draw
 from semaopt.theory.constants import Constants
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from semaopt._check import require
+from semaopt._validation import require
 from semaopt.problems._scaled import scaled
 from semaopt.problems.oracles import Draw, Oracle
 from semaopt.scalings import Scaling

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from semaopt._check import is_real, require
+from semaopt._validation import is_real, require
 
 #: What ``draw`` gives: tensors whose first dimension counts steps.
 Draw = tuple[Tensor, ...]

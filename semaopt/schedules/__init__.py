@@ -11,4 +11,6 @@ from semaopt.schedules.decay import InverseSqrt as InverseSqrt
 from semaopt.schedules.decay import Polynomial as Polynomial
 from semaopt.schedules.decay import Stagewise as Stagewise
 from semaopt.schedules.follow import Follow as Follow
-from semaopt.schedules.gamma import GammaScheduler as GammaScheduler
+from semaopt.schedules.momentum import GammaScheduler as GammaScheduler
+from semaopt.schedules.stages import Stage as Stage
+from semaopt.schedules.stages import Stages as Stages

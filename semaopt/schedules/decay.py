@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.optim import Optimizer
 
-from semaopt._check import is_real, number, require, whole
-from semaopt.schedules.gamma import GammaScheduler, gamma_of, moved_gammas, set_gamma
+from semaopt._validation import is_real, number, require, whole
+from semaopt.schedules.momentum import GammaScheduler, gamma_of, moved_gammas, set_gamma
 
 
 class _Together(GammaScheduler, ABC):

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from semaopt._check import require
-from semaopt._describe import plain
-from semaopt.schedules.gamma import GammaScheduler, gamma_of, moved_gammas, set_gamma
+from semaopt._serialization import plain
+from semaopt._validation import require
+from semaopt.schedules.momentum import GammaScheduler, gamma_of, moved_gammas, set_gamma
 
 
 class Follow(GammaScheduler):

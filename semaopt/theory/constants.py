@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from semaopt import scalings
-from semaopt._check import check_bounds, hold_whole, is_real, require
+from semaopt._validation import check_bounds, hold_whole, is_real, require
 
 
 def _meaning(text: str, default: Any = None) -> Any:

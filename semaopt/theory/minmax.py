@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from semaopt._check import require
+from semaopt._validation import require
 from semaopt.theory.constants import Constants
 from semaopt.theory.plan import Condition, last_step, steps_for
 from semaopt.theory.two_scales import Costs, Limits, TwoScalePlan, best_rates, limit_conditions

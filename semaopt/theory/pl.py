@@ -36,8 +36,8 @@ from typing import Any, ClassVar
 
 from torch.optim import Optimizer
 
-from semaopt._check import is_real, require
-from semaopt.algorithms.stages import Stage, Stages
+from semaopt._validation import is_real, require
+from semaopt.schedules.stages import Stage, Stages
 from semaopt.theory.constants import Constants
 from semaopt.theory.minimize import eta_conditions, eta_limits, gamma_conditions
 from semaopt.theory.plan import Bound, Condition, Violation

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from semaopt._check import hold_whole, is_real, number, require, whole
+from semaopt._validation import hold_whole, is_real, number, require, whole
 from semaopt.theory.constants import Constants
 
 #: Roundings of a value that sits on its limit are no violation.

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from semaopt.schedules.gamma import GammaScheduler, base_gammas, set_gamma
+from semaopt.schedules.momentum import GammaScheduler, base_gammas, set_gamma
 
 #: Roles of param groups that hold the y of a min-max or bilevel problem.
 FOLLOWERS = ("dual", "lower")

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from semaopt.experiments import spec, study
-from semaopt.experiments.runner import Place
-from semaopt.experiments.runs import Machine
-from semaopt.experiments.workers import Here, Workers
+from semaopt.experiments.spec import schema
+from semaopt.experiments.sweep import study
+from semaopt.experiments.sweep.engines.local import Here, Workers
+from semaopt.experiments.sweep.run import Machine
+from semaopt.experiments.sweep.runner import Place
 
 _DECAY = {"bias_correction": True, "every": 1, "factor": 0.2}
 
@@ -59,7 +60,7 @@ RUNS = 3 * EACH * 2 + 3 * 3  # two tuning seeds, three final ones
 
 
 def a_spec(**changes):
-    return spec.build(spec.merge(RAW, changes))
+    return schema.build(schema.merge(RAW, changes))
 
 
 AUC = {

@@ -17,7 +17,8 @@ from unittest.mock import patch
 import typer
 from typer.testing import CliRunner
 
-from semaopt.experiments import cli, spec
+from semaopt.experiments.cli import commands
+from semaopt.experiments.spec import schema
 from tests.fuzz.targets import Target
 
 #: Values for any option and any argument.
@@ -72,9 +73,9 @@ def _work(*_: object, **__: object) -> None:
 
 #: Where work begins, and what would go to the net.
 WORK = (
-    "semaopt.experiments.study.opened",
+    "semaopt.experiments.sweep.study.opened",
     "semaopt.checks.run",
-    "semaopt.experiments.bench_step.measure",
+    "semaopt.experiments.bench.step.measure",
     "semaopt.experiments.data.sets.DataSet.fetch",
 )
 
@@ -88,7 +89,7 @@ def _known() -> dict[tuple[str, ...], list[str]]:
         for name, inner in getattr(command, "commands", {}).items():
             yield from walk(inner, (*words, name))
 
-    found = dict(walk(typer.main.get_command(cli.app), ()))
+    found = dict(walk(typer.main.get_command(commands.app), ()))
     found["bench", "step"] = ["--sizes", "--only", "--threads", "--seconds", "--out"]
     return found
 
@@ -98,7 +99,7 @@ def _line(rng: Random) -> list[str]:
     line = [*words]
     if rng.random() < 0.8:  # for most of the commands that take a spec a good one, so that their options are read
         good = words[-1:] in (("run",), ("tune",)) and rng.random() < 0.7
-        line.append("mine.toml" if good else rng.choice((*spec.shipped()[:6], *VALUES)))
+        line.append("mine.toml" if good else rng.choice((*schema.shipped()[:6], *VALUES)))
     for _ in range(rng.choice((0, 1, 1, 2, 3, 6))):
         option = rng.choice(options) if options and rng.random() < 0.9 else rng.choice(_EXTRA)
         value = rng.choice(VALUES)
@@ -110,7 +111,7 @@ def _line(rng: Random) -> list[str]:
 
 @functools.cache
 def _specs() -> tuple[bytes, bytes]:
-    good = (spec.FIGURES / "figure1-digits.toml").read_bytes()
+    good = (schema.FIGURES / "figure1-digits.toml").read_bytes()
     return good, good.replace(b"epochs", b"epoch", 1)
 
 
@@ -140,7 +141,7 @@ def _tell(line: list[str], folder: Path) -> bool:
     reached = False
     with _ready(folder):
         try:
-            result = CliRunner().invoke(cli.app, line)
+            result = CliRunner().invoke(commands.app, line)
         except Reached:
             reached = True
     made = sorted(path for path in folder.iterdir() if path.name not in _GIVEN)

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from semaopt.experiments import spec
-from semaopt.experiments.checkpoint import Checkpoint, pack
 from semaopt.experiments.data import cifar, featurize, libsvm, mnist, molecules, sets
 from semaopt.experiments.data.errors import DataError
 from semaopt.experiments.files import OutputError, canonical
-from semaopt.experiments.spec_errors import SpecError
-from semaopt.experiments.store import Result, Store
+from semaopt.experiments.spec import schema
+from semaopt.experiments.spec.errors import SpecError
+from semaopt.experiments.sweep.checkpoint import Checkpoint, pack
+from semaopt.experiments.sweep.store import Result, Store
 from tests.experiments.data.official import MOLECULES, pickled
 from tests.fuzz import mutate
 
@@ -80,12 +80,12 @@ def written(folder: Path, name: str, data: bytes) -> Path:
 
 @functools.cache
 def _specs() -> tuple[bytes, ...]:
-    return tuple((spec.FIGURES / f"{name}.toml").read_bytes() for name in spec.shipped())
+    return tuple((schema.FIGURES / f"{name}.toml").read_bytes() for name in schema.shipped())
 
 
 @functools.cache
 def _tables() -> tuple[dict[str, Any], ...]:
-    return tuple(spec.tomllib.loads(text.decode()) for text in _specs())
+    return tuple(schema.tomllib.loads(text.decode()) for text in _specs())
 
 
 @functools.cache
@@ -96,7 +96,7 @@ def _words() -> tuple[bytes, ...]:
 
 def _load(data: bytes, folder: Path) -> bool:
     path = written(folder, "fuzzed.toml", data)
-    return not refused(lambda: spec.load(path), (SpecError,))
+    return not refused(lambda: schema.load(path), (SpecError,))
 
 
 def _spec_bytes(rng: Random) -> bytes:

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import semaopt
-from semaopt.hypergradient import CG, Exact, Neumann, NeumannSeries, TrackedSystem, check, inverses
+from semaopt.hypergradient import CG, Exact, Neumann, NeumannSeries, TrackedSystem, compare, inverses
+from semaopt.hypergradient.closures import Oracles
 from semaopt.hypergradient.curvature import curvature, power_iteration
 from semaopt.hypergradient.memory import Memory
-from semaopt.hypergradient.oracles import Oracles
 from semaopt.hypergradient.sampling import uniform
 from semaopt.problems import LogisticBilevel, QuadraticBilevel
 
@@ -276,7 +276,7 @@ def test_tracked_system_is_right_with_an_expansive_step_size(diagonal, inverse, 
     for _ in range(400):
         optimizer.step(outer, inner)
     torch.testing.assert_close(x.grad, torch.ones_like(x))
-    assert check(outer, inner, [x], [y], inverse).relative_error < 1e-6
+    assert compare(outer, inner, [x], [y], inverse).relative_error < 1e-6
 
 
 def test_tracked_system_is_right_with_groups_of_which_one_is_expansive():

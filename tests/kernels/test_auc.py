@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import semaopt
 from semaopt.kernels import auc as module
 from semaopt.kernels.auc import LABELS, REALS, Numbers, auc, auc_loop
-from semaopt.losses.auc_objective import objective
+from semaopt.losses._auc_objective import objective
 from tests.kernels.common import needs_c
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import semaopt
-from semaopt.kernels import dispatch, fused, loader
+from semaopt.kernels import compiled, dispatch, loader
 from tests.kernels.common import needs_c, normal
 
 
@@ -85,7 +85,7 @@ def test_the_c_step_serves(case):
 def test_a_group_of_all_kinds_takes_every_path(monkeypatch):
     """And gives what the loop gives."""
     taken = set()
-    for module, name in ((fused, "step"), (dispatch, "foreach_group")):
+    for module, name in ((compiled, "step"), (dispatch, "foreach_group")):
         f = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *args, f=f, name=name: (taken.add((name, len(args[1]))), f(*args))[1])
     dtypes = (torch.float32, torch.float16, torch.complex64, torch.float64)
@@ -209,7 +209,7 @@ def test_the_checkpoint_does_not_choose_the_path():
 def without_library(monkeypatch):
     """As if semaopt had been installed without a compiler."""
     missing = loader.Availability(False, "the C step is not compiled: no C compiler: 'cc' was not found; install one")
-    for module in (loader, dispatch, fused):
+    for module in (loader, dispatch, compiled):
         monkeypatch.setattr(module, "library", lambda: None)
     for module in (loader, dispatch):
         monkeypatch.setattr(module, "available", lambda: missing)

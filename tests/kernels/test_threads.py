@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import semaopt
-from semaopt.kernels import fused
+from semaopt.kernels import compiled
 from tests.common.registry import METHODS
 from tests.common.test_suite import run, values
 from tests.kernels.common import SCALINGS, assert_agree, needs_c, normal, trained
@@ -65,7 +65,7 @@ def worked(i):
 def test_eight_at_once_are_eight_alone(most, monkeypatch):
     """Also where the tables of some are thrown away while others compute."""
     alone = [worked(i) for i in range(THREADS)]
-    monkeypatch.setattr(fused, "MOST_TABLES", most)
+    monkeypatch.setattr(compiled, "MOST_TABLES", most)
     for one, other in zip(alone, at_once(worked), strict=True):
         assert_agree(one, other)
 

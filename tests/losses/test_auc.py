@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import semaopt
 from semaopt.losses import AUCMinMax
-from semaopt.losses.auc_objective import objective
+from semaopt.losses._auc_objective import objective
 
 
 def batch(n=40, seed=0, dtype=torch.float64, positive=0.3):

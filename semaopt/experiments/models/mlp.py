@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from semaopt.experiments.data.errors import DataError
 from semaopt.experiments.data.task import Task
-from semaopt.experiments.models.misfit import misfit
+from semaopt.experiments.models.errors import misfit
 
 
 class Scores(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
 from semaopt.experiments.data.task import Task
-from semaopt.experiments.models.misfit import misfit
+from semaopt.experiments.models.errors import misfit
 from semaopt.experiments.models.mlp import Scores
 
 

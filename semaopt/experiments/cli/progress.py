@@ -1,0 +1,38 @@
+"""How a long command shows where it is."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class Bar:
+    """A progress bar with the time left, on standard error; see :class:`semaopt.experiments.sweep.runner.Watch`."""
+
+    def __init__(self, console: Console) -> None:
+        self.progress = Progress(
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("of the work,"),
+            TimeElapsedColumn(),
+            TextColumn("so far,"),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=console,
+            speed_estimate_period=300,
+        )
+        self.task = self.progress.add_task("epochs", total=0, visible=False)
+        self.total = 0
+
+    def plan(self, epochs: int) -> None:
+        """More to do than was known."""
+        self.total += epochs
+        self.progress.update(self.task, total=self.total, visible=self.total > 0)
+
+    def done(self, epochs: int) -> None:
+        """So many more are trained."""
+        self.progress.advance(self.task, epochs)
+
+    def say(self, text: str) -> None:
+        """A line above the bar."""
+        self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)

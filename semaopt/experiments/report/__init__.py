@@ -1,0 +1,1 @@
+"""Reports: HTML, Markdown, figures and TensorBoard."""

@@ -1,0 +1,1 @@
+"""Results: the data model, statistics, claims and loading."""

@@ -1,0 +1,1 @@
+"""Sweeps: run identities, the store, workers, tuning and studies."""

@@ -1,0 +1,1 @@
+"""Engines that execute runs: local processes or Ray."""

@@ -1,0 +1,1 @@
+"""Training runs: objectives, optimizers, metrics and the epoch loop."""

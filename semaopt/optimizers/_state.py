@@ -1,0 +1,61 @@
+"""What is kept for one parameter: how it starts, and how it comes back from a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semaopt._validation import require
+from semaopt.estimator import COUNTERS, state_dtype
+from semaopt.kernels.layout import PLAIN
+
+
+def counter(name: str, value: float | Tensor = 0.0) -> Tensor:
+    """One of :data:`COUNTERS`, on the CPU as torch keeps its step: reading it must not wait for a device.
+
+    It is 0-dimensional: what has a dimension, torch.distributed.checkpoint expects on the parameters' device.
+    """
+    dtype = {"step": torch.float32, "rounding": torch.int64}.get(name, torch.float64)
+    return torch.as_tensor(value, dtype=dtype, device="cpu").clone()
+
+
+def zero_state(
+    x: Tensor, buffers: Sequence[str], *, weights: bool = False, dtype: torch.dtype | None = None
+) -> dict[str, Tensor]:
+    """The state of ``x`` before its first step: a counter, zero buffers, and, if asked for, the averages' weights."""
+    state = {"step": counter("step")}
+    for name in buffers:
+        state[name] = torch.zeros_like(x, dtype=state_dtype(x, dtype), memory_format=torch.preserve_format)
+        weight = f"{name}_weight"
+        if weights and weight in COUNTERS:
+            state[weight] = counter(weight)
+    return state
+
+
+def refuse_other(saved: Mapping[str, Any] | None, x: Tensor, names: Iterable[str], where: str) -> None:
+    """Raise unless the saved averages, if there are any, are there and have the parameter's shape."""
+    for name in names if saved else ():
+        value = saved.get(name) if saved else None
+        require(isinstance(value, Tensor), name, value, f"the checkpoint has no such average of {where}", _OTHER)
+        if isinstance(value, Tensor) and {type(value), type(x)} <= PLAIN:
+            shapes = f"{where} has shape {tuple(x.shape)}"
+            require(value.shape == x.shape, name, tuple(value.shape), shapes, _OTHER)
+
+
+_OTHER = "load it into the optimizer of the same model, with the same scaling"
+
+
+def restored(saved: Mapping[str, Any], x: Tensor, chosen: torch.dtype | None) -> dict[str, Tensor]:
+    """Copies of one parameter's saved counters and averages, the latter in this dtype."""
+    state = {}
+    for name, value in saved.items():
+        if name in COUNTERS:
+            state[name] = counter(name, value)
+        elif isinstance(value, Tensor) and value.shape == x.shape and {type(value), type(x)} <= PLAIN:
+            state[name] = torch.empty_like(x, dtype=state_dtype(x, chosen)).copy_(value)
+        elif isinstance(value, Tensor):
+            state[name] = value.to(x.device, state_dtype(x, chosen), copy=True)
+    return state

@@ -1,0 +1,173 @@
+"""SBMA, the alternative of ``section:sbo_alter``: a moving average of every piece of the hypergradient."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from semaopt._validation import is_real, require
+from semaopt.estimator import Rate, state_dtype, track_
+from semaopt.hypergradient.closures import Closure, Oracles
+from semaopt.hypergradient.curvature import refuse_flat
+from semaopt.hypergradient.dense import hessian_matrix, mixed_matrix
+from semaopt.hypergradient.inverses import Exact, Neumann
+from semaopt.hypergradient.memory import Inverse
+from semaopt.hypergradient.sampling import uniform
+from semaopt.hypergradient.vectors import flat, unflat
+from semaopt.optimizers._base import options_of
+from semaopt.optimizers._bilevel import BilevelOptimizer
+from semaopt.optimizers._hooks import quiet
+from semaopt.projections import Ball, Projection, SpectralBall
+from semaopt.scalings import Scaling
+
+
+class SBMA(BilevelOptimizer):
+    r"""Stochastic bilevel moving average: SEMA on each piece of the hypergradient (``eqn:sbo_proj``).
+
+    .. math::
+        u_{t+1} &= \beta u_t + (1-\beta) O_{fx}, \qquad
+        v_{t+1} = \Pi_{C_{fy}}[\beta v_t + (1-\beta) O_{fy}] \\
+        V_{t+1} &= \Pi_{C_{gxy}}[\beta V_t + (1-\beta) O_{gxy}] \\
+        H_{t+1} &= \Pi_{1/\lambda}[\beta H_t + (1-\beta) h_{t+1}], \qquad
+        h_{t+1} = \frac{k}{C}\prod_{i=1}^{p}\Bigl(I - \frac1C O_{gyy,i}\Bigr) \\
+        x_{t+1} &= x_t - \eta_x (u_{t+1} - V_{t+1}H_{t+1}v_{t+1}), \qquad
+        y_{t+1} = \Pi_Y[y_t - \eta_y O_{gy}]
+
+    with p uniform on 0..k-1, averages that start at their first sample, and projections that clip singular values. As
+    in SMB, h is bounded by k/C only where every sample of g_yy lies between 0 and C. V and H are matrices: O(d_x d_y +
+    d_y^2) memory and O(d_y^3) time a step, for small lower problems.
+
+    Args:
+        upper, lower, lr, lower_lr, scaling, lower_weight_decay, project, process_group, on_nonfinite: as in
+            :class:`semaopt.SMB`.
+        beta: momentum of the four averages.
+        inverse: ``Neumann(terms, bound)``: k, C and the seed of p. Without a bound C is the largest spectral norm that
+            a sample of g_yy has had.
+        lam: lambda, the strong convexity of g in y; holds the singular values of H below 1/lambda.
+        c_fy: C_fy, a bound of the norm of f_y; holds v below it.
+        c_gxy: C_gxy, a bound of the spectral norm of g_xy; holds the singular values of V below it.
+
+    The theorem (``thm:6``) wants all three bounds; None does not clip. In a step ``outer()`` is called once,
+    ``inner()`` once for each of the p factors and once more for g_xy and g_y.
+
+    >>> x, y = torch.nn.Parameter(torch.tensor([1.0])), torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = semaopt.SBMA(upper=[x], lower=[y], lr=0.1, lower_lr=0.5, lam=1.0,
+    ...                          inverse=semaopt.hypergradient.Neumann(terms=1, bound=1.0))
+    >>> optimizer.step(lambda: y.square().sum() / 2, lambda: (y - x).square().sum() / 2)    # F(x) = x^2/2
+    tensor(0.5000)
+    >>> x.data
+    tensor([0.9000])
+    """
+
+    shared: ClassVar[tuple[str, ...]] = ("lam", "c_fy", "c_gxy")
+    usual: ClassVar[type[Any]] = Neumann
+
+    def __init__(
+        self,
+        upper: ParamsT,
+        lower: ParamsT,
+        lr: Rate = 1e-2,
+        lower_lr: Rate = 1e-1,
+        beta: Rate = 0.9,
+        *,
+        lam: float | None = None,
+        c_fy: float | None = None,
+        c_gxy: float | None = None,
+        scaling: str | Scaling = "shb",
+        inverse: Inverse | None = None,
+        lower_weight_decay: float = 0.0,
+        project: Projection | None = None,
+        process_group: Any = None,
+        on_nonfinite: str | None = None,
+    ) -> None:
+        given = options_of(locals())
+        for name in ("lam", "c_fy", "c_gxy"):
+            ok = given[name] is None or (is_real(given[name]) and 0 < given[name] < math.inf)
+            require(ok, name, given[name], "must be a number > 0", "None does not clip")
+        plain = {"decoupled_weight_decay": False, "bias_correction": False, "clip_scaling": None}
+        super().__init__(upper, lower, {**plain, **given})
+
+    def _resolved(self, inverse: Inverse | None) -> Inverse:
+        return series(super()._resolved(inverse))
+
+    def _complete(self, param_group: dict[str, Any]) -> dict[str, Any]:
+        group = super()._complete(param_group)
+        if group["role"] == "upper":
+            same = float(group["beta"]) == float(self.defaults["beta"])
+            require(same, "beta", group["beta"], "all pieces are averaged with one beta", "give it to the optimizer")
+        return group
+
+    @quiet
+    @torch.no_grad()
+    def step(self, outer: Closure, inner: Closure) -> Tensor:  # type: ignore[override]
+        """One step; returns the loss that ``outer`` computed."""
+        oracles = self._oracles(outer, inner)
+        with self._taken_back(moved=False):  # one average after the other is written, and each may be refused
+            self._step(oracles)
+        return oracles.loss
+
+    def _step(self, oracles: Oracles) -> None:
+        with torch.enable_grad():
+            _, f_x, f_y = oracles.f()
+            h = self._inverse_sample(oracles)
+            sample = oracles.draw(mixed=True)
+            g_xy, g_y = mixed_matrix(sample), sample.g_y
+        lam, c_fy, c_gxy = (self.param_groups[0][name] for name in ("lam", "c_fy", "c_gxy"))
+        known = [torch.zeros_like(x) if f is None else f for f, x in zip(f_x, oracles.upper, strict=True)]
+        u = self._track(oracles, "f_x", flat(known))
+        v = self._track(oracles, "f_y", flat(f_y), c_fy and Ball(c_fy))
+        # The paper clips V to L_gxy and says 1/L_gxy below; its proof uses C_gxy.
+        V = self._track(oracles, "g_xy", g_xy, c_gxy and SpectralBall(c_gxy))
+        H = self._track(oracles, "h", h, lam and SpectralBall(1 / lam))
+        # The pieces are averaged already: the step on x takes their product as it is.
+        self._move_upper(oracles, [*unflat(u - V @ (H @ v), oracles.upper)], beta=0.0)
+        self._move_lower(g_y)
+        self._count()
+
+    def _inverse_sample(self, oracles: Oracles) -> Tensor:
+        """``h = (k/C) prod_{i<=p} (I - O_gyy,i/C)`` as a matrix, with a fresh sample of g for each factor."""
+        numbers, chosen = self._of("lower")[0], series(self.inverse)
+        p = uniform(chosen.terms, chosen.seed, numbers["t"])
+        unknown = chosen.bound is None and numbers["bound"] is None
+        factors = [hessian_matrix(oracles.draw(), Exact().limit) for _ in range(max(p, 1) if unknown else p)]
+        if chosen.bound is not None:
+            numbers["bound"] = float(chosen.bound)
+        else:
+            seen = [torch.linalg.matrix_norm(factor, 2).item() for factor in factors]
+            numbers["bound"] = max([numbers["bound"] or 0.0, *seen])
+            refuse_flat(numbers["bound"])
+        C, d = numbers["bound"], sum(y.numel() for y in oracles.lower)
+        h: Tensor = torch.eye(d, dtype=state_dtype(oracles.lower[0]), device=oracles.lower[0].device) * (
+            chosen.terms / C
+        )
+        for factor in factors[:p]:
+            h = h - factor @ h / C
+        if not torch.isfinite(h).all():
+            raise RuntimeError(f"bound={C:g}: a product of {p} factors I - O_gyy/bound overflows; give a larger bound")
+        return h
+
+    def _track(self, oracles: Oracles, key: str, sample: Tensor, clip: Projection | None = None) -> Tensor:
+        """One step of the average that is kept as ``key`` with the first lower parameter.
+
+        It is named by what it averages, not u, v, V and H: ``v`` in a state is the average of its own parameter.
+        """
+        # Frozen or not: of another parameter the averages would silently begin anew.
+        state = self.state[next(y for group in self._of("lower") for y in group["params"])]
+        average: Tensor = state.setdefault(key, sample.clone())
+        same, before = average.shape == sample.shape, tuple(average.shape)
+        require(same, key, tuple(sample.shape), f"had shape {before} before", "none may join or be frozen later")
+        track_(average, sample, 1.0 if self._t == 0 else 1 - self._of("upper")[0]["beta"])
+        if clip is not None:
+            clip(average)
+        return average
+
+
+def series(inverse: Inverse) -> Neumann:
+    """The inverse, which must be one whose samples of h have a mean."""
+    if not isinstance(inverse, Neumann):
+        raise TypeError(f"inverse={inverse!r}: SBMA averages samples of h; pass Neumann(terms, bound)")
+    return inverse

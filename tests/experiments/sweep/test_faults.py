@@ -1,0 +1,167 @@
+"""Killed at any moment, a sweep comes to the bits of an undisturbed one; also on Ray, also trained by two processes."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from semaopt.experiments import api
+from semaopt.experiments.files import canonical
+from semaopt.experiments.results.model import to_json
+from semaopt.experiments.spec import schema
+from tests.experiments.cli.test_commands import ROOT, stored, write_spec
+from tests.experiments.tiny import a_spec, go
+
+pytestmark = pytest.mark.slow
+CHANGES = {"epochs": 60, "batch": 64, "tuning": {"rounds": 0}, "seeds": {"tuning": [100], "final": [0, 1]}}
+
+
+def lasting(out):
+    written = json.loads((out / "results.json").read_text())
+    return {key: value for key, value in written.items() if key != "session"}
+
+
+def command(path, out, *more):
+    args = [sys.executable, "-m", "semaopt", "run", path, "--out", str(out), "--checkpoint-seconds", "0.02", *more]
+    return {"args": args, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
+
+
+def at_work(out):
+    """Whether a checkpoint was written just now."""
+    times = [path.stat().st_mtime for path in (out / "checkpoints").glob("*.pt")]
+    return bool(times) and time.time() - max(times) < 0.5
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What an undisturbed sweep finds, once for each way to train."""
+    folder, known = tmp_path_factory.mktemp("whole"), {}
+
+    def found(together=1):
+        if together not in known:
+            path = write_spec(folder / "mine.toml", **CHANGES, together=together)
+            results = go(folder / str(together), schema.load(path))
+            known[together] = json.loads(canonical(to_json(results)))["experiments"]
+        return known[together]
+
+    return found
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_killed_at_random_moments_it_comes_to_the_same(tmp_path, together, whole):
+    """The whole command with its workers; test_disturbed.py kills more often, and while files are being written."""
+    path = write_spec(tmp_path / "mine.toml", **CHANGES, together=together)
+    moments = random.Random(together)
+    before = -1
+    for _ in range(2):
+        with subprocess.Popen(**command(path, tmp_path / "killed", "--workers", "2"), start_new_session=True) as run:
+            deadline = time.monotonic() + 120
+            while not at_work(tmp_path / "killed") and run.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.01)
+            time.sleep(moments.uniform(0, 1))
+            with contextlib.suppress(ProcessLookupError):  # it may have come to its end
+                os.killpg(run.pid, signal.SIGKILL)
+        assert stored(tmp_path / "killed") >= before  # what was finished stays
+        before = stored(tmp_path / "killed")
+    last = subprocess.run(**command(path, tmp_path / "killed", "--workers", "2"), check=True)
+    assert f"{before} reused" in last.stderr
+    assert "Traceback" not in last.stderr
+    assert lasting(tmp_path / "killed")["experiments"] == whole(together)
+    assert not (tmp_path / "killed" / "checkpoints").exists()
+
+
+def test_a_worker_that_is_killed_costs_nothing_but_time(tmp_path, whole):
+    """The command itself goes on: the run continues from its checkpoint in a new process."""
+    path = write_spec(tmp_path / "mine.toml", **CHANGES)
+    with subprocess.Popen(**command(path, tmp_path / "killed", "--workers", "2")) as run:
+        killed = 0
+        deadline = time.monotonic() + 300
+        while killed < 2 and time.monotonic() < deadline and run.poll() is None:
+            if at_work(tmp_path / "killed") and kill_a_child(run.pid):
+                killed += 1
+                time.sleep(1)  # the checkpoint it left is then not taken for one at work
+            time.sleep(0.05)
+        _, err = run.communicate(timeout=600)
+    assert run.returncode == 0, err
+    assert killed > 0
+    assert lasting(tmp_path / "killed")["experiments"] == whole()
+
+
+def kill_a_child(parent):
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+            words = stat.with_name("cmdline").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[1]) == parent and "spawn_main" in words:
+            os.kill(int(stat.parent.name), signal.SIGKILL)
+            return True
+    return False
+
+
+def test_on_ray_with_a_worker_killed_the_results_are_the_same(tmp_path, whole):
+    pytest.importorskip("ray", reason="the extra [ray] is not installed")
+    path = write_spec(tmp_path / "mine.toml", **CHANGES)
+    with subprocess.Popen(**command(path, tmp_path / "ray", "--workers", "2", "--engine", "ray")) as run:
+        killed = False
+        deadline = time.monotonic() + 300
+        while not killed and time.monotonic() < deadline and run.poll() is None:
+            busy = list((tmp_path / "ray" / "checkpoints").glob("*.pt"))
+            killed = bool(busy) and kill_a_ray_worker(run.pid)
+            time.sleep(0.02)
+        _, err = run.communicate(timeout=600)
+    assert run.returncode == 0, err
+    assert killed
+    assert lasting(tmp_path / "ray")["experiments"] == whole()
+
+
+def kill_a_ray_worker(driver):
+    """One that does a job now: Ray writes the name of the job over the process's own."""
+    import psutil
+
+    mine = psutil.Process(driver).children(recursive=True)
+    busy = [process for process in mine if process.cmdline()[:1] and process.cmdline()[0].startswith("ray::_one")]
+    if not busy:
+        return False
+    busy[0].kill()
+    return True
+
+
+def test_two_processes_train_one_run_as_one_does(tmp_path):
+    path = write_spec(tmp_path / "mine.toml", batch=100)  # 1,078 examples: the last batch has 78
+    args = command(path, tmp_path / "two")
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    args["args"] = [sys.executable, *launch, *args["args"][2:], "--only", "both"]
+    run = subprocess.run(**args, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False, timeout=600)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == [str(tmp_path / "two" / "report.html")]
+    (one,) = go(tmp_path / "one", schema.load(path), only=["both"]).findings
+    two = lasting(tmp_path / "two")["experiments"]["mine"]["methods"]["both"]
+    for a, b in zip(one.finals[0].runs, two["runs"], strict=True):
+        assert b["curves"]["train_loss"] == pytest.approx(a.curves["train_loss"], rel=1e-3)
+        assert b["curves"]["test_loss"] == pytest.approx(a.curves["test_loss"], rel=1e-3)
+    with sqlite3.connect(tmp_path / "two" / "runs.sqlite") as db:
+        machines = {json.loads(row[0])["machine"]["ranks"] for row in db.execute("SELECT config FROM runs")}
+    db.close()
+    assert machines == {2}
+
+
+def test_from_python_it_is_a_table(tmp_path):
+    small = a_spec(tuning={"rounds": 0}, seeds={"final": [0, 1]})
+    table = api.run(small, out=tmp_path, workers=2)
+    assert len(table) == 6
+    assert {row["method"] for row in table} == {"adam", "beta", "both"}
+    assert table.summary().columns[:3] == ["experiment", "method", "train_loss"]
+    assert table.to_markdown().startswith("| experiment | method | seed | status | train_loss |")
+    tuned = api.tune(small, out=tmp_path, workers=0)
+    assert len(tuned) == 18
+    assert sum(row["chosen"] for row in tuned) == 3

@@ -1,0 +1,164 @@
+"""The store survives what happens to files, and stays quick."""
+
+import math
+import os
+import sqlite3
+import stat
+import time
+
+import pytest
+
+from semaopt.experiments.files import OutputError, owned, write_whole
+from semaopt.experiments.sweep.store import Result, Store
+
+RESULT = Result({"loss": [2.0, math.nan], "accuracy": [0.1, 0.9]}, 1.5, "diverged")
+
+
+def row(key="k" * 64, **changes):
+    known = {
+        "experiment": "e",
+        "method": "m",
+        "purpose": "final",
+        "seed": 0,
+        "config": {"lr": 0.1},
+        "program": {"a": 1},
+    }
+    return {"key": key, **known, **changes}
+
+
+@pytest.fixture
+def path(tmp_path):
+    with Store(tmp_path / "runs.sqlite") as store:
+        store.put([(row(), RESULT)])
+    return tmp_path / "runs.sqlite"
+
+
+def test_what_was_put_is_got(path):
+    with Store(path) as store:
+        found = store.get("k" * 64)
+        assert (found.seconds, found.status, len(store)) == (1.5, "diverged", 1)
+        assert found.curves["accuracy"] == [0.1, 0.9]
+        assert found.curves["loss"][0] == 2.0
+        assert math.isnan(found.last("loss"))
+        assert store.get("other") is None
+        store.put([(row(), Result({"loss": [1.0]}, 2.0))])
+        assert store.get("k" * 64).curves == {"loss": [1.0]}
+        assert store.damaged == []
+
+
+def test_all_of_a_unit_or_none(path):
+    with Store(path) as store:
+        with pytest.raises(KeyError):
+            store.put([(row("a"), RESULT), ({"key": "b"}, RESULT)])
+        assert len(store) == 1
+        assert store.get("a") is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE runs SET seconds = 1.25",
+        "UPDATE runs SET status = 'done'",
+        "UPDATE runs SET checksum = 'x'",
+        "UPDATE curves SET epochs = '[2.5, null]' WHERE metric = 'loss'",
+        "UPDATE curves SET epochs = '[2.0, nu' WHERE metric = 'loss'",
+        "UPDATE curves SET epochs = '{}' WHERE metric = 'loss'",
+        "UPDATE curves SET metric = 'lost' WHERE metric = 'loss'",
+        "DELETE FROM curves WHERE metric = 'loss'",
+    ],
+)
+def test_a_damaged_row_is_noticed_and_replaced(path, damage):
+    with sqlite3.connect(path) as db:
+        db.execute(damage)
+    db.close()
+    with Store(path) as store:
+        assert store.get("k" * 64) is None
+        assert store.damaged == ["k" * 64]
+        store.put([(row(), RESULT)])
+        assert store.get("k" * 64).status == "diverged"
+
+
+@pytest.mark.parametrize(
+    "content", [b"not a database, but long enough to look at" * 100, b"SQLite format 3\0" + b"\xff" * 4096]
+)
+def test_a_file_that_is_no_store_is_left_alone(tmp_path, content):
+    path = tmp_path / "runs.sqlite"
+    path.write_bytes(content)
+    with pytest.raises(OutputError, match=r"cannot be used \(.*\); if it is damaged, move it away"):
+        Store(path)
+    assert path.read_bytes() == content
+
+
+def test_a_store_of_another_version_is_left_alone(path):
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(OutputError, match="schema 99, this program has 1"):
+        Store(path)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be used"):
+        Store(tmp_path / "file" / "runs.sqlite")
+
+
+def test_a_store_that_may_only_be_read_is_refused_when_it_is_opened(path, monkeypatch):
+    before = path.read_bytes()
+    Store(path).__exit__()
+    assert path.read_bytes() == before  # that it can be written to was tried, and taken back
+    connect = sqlite3.connect
+
+    def unprivileged(address, **options):  # what SQLite does where the file's mode forbids to write; root may always
+        return connect(address.replace("mode=rwc", "mode=ro"), **options)
+
+    monkeypatch.setattr(sqlite3, "connect", unprivileged)
+    text = r"cannot be used \(attempt to write a readonly database\); let it be written to \(chmod u\+w\), or choose"
+    with pytest.raises(OutputError, match=text):
+        Store(path)
+    with Store(path, read_only=True) as store:
+        assert len(store) == 1
+
+
+def test_ten_thousand_runs_are_looked_up_at_once(tmp_path):
+    with Store(tmp_path / "runs.sqlite") as store:
+        curve = [0.5] * 60
+        store.put([(row(f"{k:064}", seed=k), Result({"loss": curve, "auc": curve}, 1.0)) for k in range(10_000)])
+        started = time.process_time()
+        assert all(store.get(f"{k:064}") is not None for k in range(0, 10_000, 10))
+        assert time.process_time() - started < 5  # a thousand; generous, for a scan of all would take minutes
+        plan = store._db.execute("EXPLAIN QUERY PLAN SELECT * FROM runs WHERE key = 'a'").fetchall()
+        assert "SEARCH" in plan[0][3]
+
+
+def test_a_folder_has_one_owner(tmp_path):
+    with owned(tmp_path), pytest.raises(OutputError, match="another process is working there; wait"), owned(tmp_path):
+        raise AssertionError("two owners")
+    with owned(tmp_path):
+        assert (tmp_path / ".lock").exists()
+
+
+def test_the_new_name_is_synchronised_as_the_content_is(tmp_path, monkeypatch):
+    synchronised, sync = [], os.fsync
+
+    def noted(handle):
+        synchronised.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    write_whole(tmp_path / "a.txt", "all of it")
+    assert synchronised == ["file", "folder"]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    write_whole(path, "old")
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OutputError, match=r"a.txt: cannot be written \(No space left on device\)"):
+        write_whole(path, "new")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]

@@ -1,0 +1,252 @@
+"""A study from beginning to end: resumed, damaged, interrupted, it comes to the same."""
+
+import json
+import math
+import shutil
+import sqlite3
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from semaopt.experiments.files import OutputError, canonical, owned
+from semaopt.experiments.report import figures
+from semaopt.experiments.results.model import to_json
+from semaopt.experiments.sweep import run as runs
+from semaopt.experiments.sweep import study
+from semaopt.experiments.sweep.engines.local import Failure
+from semaopt.experiments.sweep.runner import RunsError
+from semaopt.experiments.training import loop
+from tests.experiments.tiny import AUC, EACH, RUNS, Watcher, a_spec, go
+
+
+def lasting(results):
+    """What must not depend on how often it was interrupted."""
+    return {key: value for key, value in json.loads(canonical(to_json(results))).items() if key != "session"}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    out = tmp_path_factory.mktemp("undisturbed")
+    return out, go(out)
+
+
+def test_it_leaves_the_store_and_nothing_under_way(undisturbed):
+    out, results = undisturbed
+    assert {path.name for path in out.iterdir()} <= {"runs.sqlite", ".lock"}
+    assert (results.session.computed, results.session.reused) == (RUNS, 0)
+    with sqlite3.connect(out / "runs.sqlite") as db:
+        assert db.execute("SELECT count(*) FROM runs").fetchone() == (RUNS,)
+        assert db.execute("SELECT count(*) FROM curves WHERE metric LIKE 'test_%'").fetchone() == (2 * 9,)
+        assert db.execute("SELECT count(*) FROM programs").fetchone() == (1,)
+    db.close()
+
+
+def test_results_hold_all_that_was_measured(undisturbed):
+    found = lasting(undisturbed[1])["experiments"]["tiny"]
+    assert found["tuning"]["trials_per_method"] == dict.fromkeys(("adam", "beta", "both"), EACH)
+    assert [(e["axis"], e["value"]) for e in found["tuning"]["extensions"]] == [("lr", 0.0333333)]
+    for name, method in found["methods"].items():
+        assert [run["seed"] for run in method["runs"]] == [0, 1, 2]
+        assert all(len(run["curves"]["train_loss"]) == 3 for run in method["runs"])
+        trials = [trial for trial in found["tuning"]["trials"] if trial["method"] == name]
+        assert method["tuning_metric"] == min(trial["mean"] for trial in trials)
+    assert len(found["comparisons"]) == 3 * 3
+    assert found["data"]["sizes"] == {"train": 1078, "valid": 359, "test": 360}
+
+
+def test_all_that_is_written_for_people(undisturbed, tmp_path):
+    study.write(undisturbed[1], tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "tiny.png",
+        "tiny.svg",
+        "report.html",
+        "results.json",
+        "results.md",
+    }
+    assert (tmp_path / "tiny.png").read_bytes().startswith(b"\x89PNG")
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert written.pop("session")["computed"] == RUNS
+    assert written == lasting(undisturbed[1])
+
+
+def test_a_second_time_everything_is_reused(undisturbed):
+    watch = Watcher()
+    results = go(undisturbed[0], watch=watch)
+    assert (results.session.computed, results.session.reused) == (0, RUNS)
+    assert (watch.planned, watch.finished) == (0, 0)
+    assert "36 runs were finished before and are reused" in watch.said
+    assert lasting(results) == lasting(undisturbed[1])
+
+
+def test_the_plan_is_what_is_done_also_by_ensembles(tmp_path):
+    watch = Watcher()
+    spec = a_spec(together=3)
+    results = go(tmp_path, spec, watch=watch)
+    assert watch.planned == watch.finished == 3 * (3 * 3 + 3)  # three units a method and round, and the final ones
+    assert results.session.computed == RUNS
+    again = go(tmp_path, spec)
+    assert again.session.reused == RUNS
+    assert lasting(again) == lasting(results)
+
+
+@pytest.mark.parametrize("units", [1, 40, 60])
+def test_interrupted_and_resumed_it_comes_to_the_same(undisturbed, tmp_path, units):
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, watch=Watcher(stop_after=units))
+    results = go(tmp_path)
+    assert results.session.reused == units
+    assert results.session.computed == RUNS - units
+    assert lasting(results) == lasting(undisturbed[1])
+
+
+def test_only_some_methods(undisturbed, tmp_path):
+    results = go(tmp_path, only=["both"])
+    (final,) = results.findings[0].finals
+    assert final.method.name == "both"
+    assert final.runs[0].curves == undisturbed[1].findings[0].final("both").runs[0].curves
+
+
+def test_a_damaged_row_is_said_and_done_again(undisturbed, tmp_path):
+    go(tmp_path)
+    with sqlite3.connect(tmp_path / "runs.sqlite") as db:
+        db.execute("UPDATE curves SET epochs = '[0.0]' WHERE key = (SELECT min(key) FROM runs WHERE purpose = 'tune')")
+    db.close()
+    watch = Watcher()
+    results = go(tmp_path, watch=watch)
+    assert len(results.session.damaged) == 1
+    assert results.session.computed == 1
+    assert any("its row in the store is damaged; it is done again" in text for text in watch.said)
+    assert lasting(results) == lasting(undisturbed[1])
+
+
+def test_other_code_does_not_reuse_its_runs(tmp_path, monkeypatch):
+    go(tmp_path, only=["adam"])
+    known = runs.fingerprint()
+    monkeypatch.setattr(runs, "fingerprint", lambda: {**known, "code": "changed"})
+    assert go(tmp_path, only=["adam"]).session.reused == 0
+
+
+@pytest.fixture
+def code(tmp_path, monkeypatch):
+    """A copy of the package and a function that returns its fingerprint after a file of it was edited."""
+    root = tmp_path / "semaopt"
+    shutil.copytree(Path(runs.semaopt.__file__).parent, root, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(runs.semaopt, "__file__", str(root / "__init__.py"))
+
+    def edited(name, text="# edited"):
+        if name is not None:
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + (path.read_text() if path.suffix == ".py" and path.exists() else ""))
+        return runs.fingerprint.__wrapped__()["code"]
+
+    return edited
+
+
+@pytest.mark.parametrize("folder", ["theory", "checks", "diagnostics", "experiments/report", "experiments/results"])
+def test_editing_a_folder_that_does_not_compute_keeps_the_fingerprint(code, folder):
+    before = code(None)
+    assert code(f"{folder}/__init__.py") == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("estimator.py", "scalings.py", "projections.py", "kernels/dispatch.py", "optimizers/asa.py"),
+        *("baselines/sgda.py", "schedules/decay.py", "losses/auc.py", "hypergradient/inverses.py"),
+        *("experiments/training/loop.py", "experiments/data/splits.py", "experiments/models/mlp.py"),
+    ],
+)
+def test_editing_what_computes_changes_the_fingerprint(code, name):
+    before = code(None)
+    assert code(name) != before
+
+
+def test_every_place_that_computes_exists():
+    root = Path(runs.semaopt.__file__).parent
+    assert all((root / name).exists() for name in runs.COMPUTING)
+
+
+def test_the_fingerprint_is_of_the_compiled_step_and_not_of_its_sources(code):
+    """Wheels have no C sources, and in a checkout the sources may be newer than the library."""
+    first = code("kernels/_step.so", "built")
+    assert code("kernels/step.c", "other") == first
+    assert code("kernels/_step.so", "other") != first
+    assert code("kernels/_step.so", "built") == first
+
+
+def test_a_name_for_people_is_not_part_of_the_key_and_all_else_is():
+    def key(**changes):
+        spec = a_spec(**changes)
+        return runs.make(spec, spec.methods[0], {"lr": 0.1}, seed=0, purpose="final", machine=runs.Machine()).key
+
+    assert key() == key(name="other", title="Other", claim={"text": "x"}, seeds={"final": [0]})
+    changes = [{"epochs": 4}, {"batch": 3}, {"data": {"seed": 1}}, {"model": {"options": {"hidden": 9}}}]
+    assert len({key(), *(key(**change) for change in changes)}) == 5
+
+
+def test_two_on_one_folder_the_second_is_refused(tmp_path):
+    with owned(tmp_path), pytest.raises(OutputError, match="another process is working there"):
+        go(tmp_path)
+
+
+class Unlucky:
+    """Does all jobs but one."""
+
+    def do(self, work, jobs, tick):
+        for k, job in enumerate(jobs):
+            yield job, Failure("it fell over") if k == 1 else work(job)
+
+
+def test_a_failing_run_is_named_and_the_others_are_kept(tmp_path):
+    place = study.Place(tmp_path, runs.Machine())
+    with pytest.raises(RunsError, match=r"1 of 36 could not be done:\ntiny, adam, tune seed 101 \(.*\): it fell over"):
+        study.conduct([a_spec()], place, Unlucky(), Watcher(), command="")
+    results = go(tmp_path)
+    assert results.session.reused == 35
+
+
+def test_tree_estimators_resume_with_the_same_proposals(tmp_path):
+    spec = a_spec(**AUC)
+    whole = go(tmp_path / "a", spec)
+    trials = whole.findings[0].tuning.trials
+    assert {name: len(found) for name, found in trials.items()} == {"sgda": 5, "pdada": 5}
+    assert set(next(iter(trials["sgda"].values())).values) == {"lr", "dual_lr"}
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path / "b", spec, watch=Watcher(stop_after=11))
+    resumed = go(tmp_path / "b", spec)
+    assert resumed.session.reused == 11
+    assert lasting(resumed) == lasting(whole)
+
+
+def test_successive_halving_gives_up_early_and_goes_on_from_there(tmp_path, monkeypatch):
+    counted = []
+    monkeypatch.setattr(loop, "count_epoch", lambda: counted.append(1))
+    spec = a_spec(epochs=8, tuning={"pruner": "halving", "rounds": 0}, seeds={"final": [0]})
+    results = go(tmp_path, spec)
+    trials = [trial for found in results.findings[0].tuning.trials.values() for trial in found.values()]
+    assert len(trials) == 18
+    pruned = [trial.pruned for trial in trials if trial.pruned is not None]
+    assert Counter(pruned) == {1: 12, 4: 3}  # six of each method, the best quarter rounded up goes on
+    ends = sum(8 if trial.pruned is None else trial.pruned for trial in trials)
+    assert len(counted) == 2 * ends + 3 * 8  # from rung to rung nothing is trained twice
+    assert all(results.findings[0].tuning.best(name).pruned is None for name in ("adam", "beta", "both"))
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_figure_three_measures_bounds(tmp_path):
+    methods = [
+        {"name": name, "label": label, "algorithm": "ASA", "options": {"lr": 1e-2, "beta": 0.9, "scaling": scaling}}
+        for name, label, scaling in (("adam", "Adam", "adam"), ("bound", "AdaBound", "adabound"))
+    ]
+    claim = {"text": "Bounded.", "metric": "s_max", "order": []}
+    raw = {"methods": methods, "claim": claim, "metrics": ["s_max", "s_min", "train_loss"], "together": 2}
+    spec = study.Spec.model_validate({**a_spec().model_dump(exclude={"tuning"}), **raw})
+    (finding,) = go(tmp_path, spec).findings
+    assert finding.tuning is None
+    assert finding.final("adam").last("s_max") == pytest.approx([1e7] * 3, rel=1e-3)  # pixels that are always 0
+    assert finding.final("bound").last("s_max") == pytest.approx([1000] * 3)
+    assert "the largest s after the last epoch runs from 1000 (AdaBound) to 1.0e+07 (Adam)" in finding.headline
+    assert all(math.isfinite(value) for value in finding.final("adam").last("s_min"))
+    assert figures.shown(finding) == ["s_min", "s_max"]

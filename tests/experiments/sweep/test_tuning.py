@@ -1,0 +1,266 @@
+"""Equal budgets, the choice by one metric, axes that grow for all alike."""
+
+import math
+
+import pytest
+
+from semaopt.experiments.files import canonical
+from semaopt.experiments.spec import schema as specs
+from semaopt.experiments.spec.rules import axes_of
+from semaopt.experiments.sweep.trials import Trial
+from semaopt.experiments.sweep.tuning import binding, extended, rungs, tune
+from tests.experiments.tiny import AUC, a_spec
+
+LOW, HIGH = (0, -1)
+DIGITS = specs.load("figure1-digits", "quick")
+NAMES = ("adam", "beta", "both")
+
+
+def best_at(best_lr, best_g0=1e-5, noise=(0.0, 0.0, 0.0)):
+    """Losses that grow with the distance from the best point on a logarithmic scale; beta plays no part."""
+
+    def evaluate(asked, _):
+        far = [math.log(p["lr"] / best_lr) ** 2 + 0.1 * math.log(p["g0"] / best_g0) ** 2 for _, p in asked]
+        return [tuple(1 + d + e for e in noise) for d in far]
+
+    return evaluate
+
+
+def budgets(tuning):
+    return {len(trials) for trials in tuning.trials.values()}
+
+
+def with_rounds(rounds):
+    return DIGITS.model_copy(update={"tuning": DIGITS.tuning.model_copy(update={"rounds": rounds})})
+
+
+def test_every_method_gets_as_many_trials():
+    tuning = tune(DIGITS, best_at(1e-2))
+    assert budgets(tuning) == {27}
+    adam, *others = (tuning.trials[name].values() for name in NAMES)
+    assert len({trial.values["lr"] for trial in adam}) == 9
+    for trials in others:
+        assert {trial.values["beta"] for trial in trials} == {0.99, 0.9, 0.5}
+        assert {trial.values["lr"] for trial in trials} <= {trial.values["lr"] for trial in adam}
+
+
+def test_a_best_value_inside_needs_no_extension():
+    tuning = tune(DIGITS, best_at(1e-2))
+    assert tuning.extensions == []
+    assert tuning.on_edge == {}
+    assert tuning.best("adam").values == {"lr": 1e-2, "g0": 1e-5}
+
+
+def test_the_grid_grows_for_all_when_one_lies_on_its_edge():
+    def evaluate(asked, until):
+        far, near = best_at(0.1)(asked, until), best_at(1e-2)(asked, until)
+        return [a if method.name == "adam" else b for (method, _), a, b in zip(asked, far, near, strict=True)]
+
+    tuning = tune(DIGITS, evaluate)
+    assert [(e.axis, e.because) for e in tuning.extensions] == [("lr", ("adam",))]
+    assert tuning.extensions[0].value == pytest.approx(0.1, rel=1e-5)
+    assert budgets(tuning) == {36}
+    assert tuning.on_edge == {}
+    before = {name: tuning.best_before(name).values["lr"] for name in NAMES}
+    first = axes_of(DIGITS, DIGITS.methods[0])["lr"]
+    assert before["adam"] == max(first) < tuning.best("adam").values["lr"]
+    assert all(before[name] == tuning.best(name).values["lr"] for name in ("beta", "both"))
+
+
+def test_downwards_too_and_both_axes_at_once():
+    tuning = tune(with_rounds(3), best_at(1e-3, best_g0=0.1))
+    added = {axis: [e.value for e in tuning.extensions if e.axis == axis] for axis in ("lr", "g0")}
+    assert added["lr"] == pytest.approx([1e-3, 3.16228e-4], rel=1e-5)
+    assert added["g0"] == pytest.approx([0.1, 10.0])  # one beyond the best shows that it is the best
+    assert len(budgets(tuning)) == 1
+
+
+def test_an_edge_that_remains_is_recorded():
+    tuning = tune(with_rounds(1), best_at(100.0))
+    assert len(tuning.extensions) == 1
+    assert tuning.on_edge == {("lr", HIGH): NAMES}
+
+
+def test_no_trial_is_done_twice():
+    seen = []
+
+    def evaluate(asked, until):
+        seen.extend((method.name, canonical(point)) for method, point in asked)
+        return best_at(0.1)(asked, until)
+
+    tune(DIGITS, evaluate)
+    assert len(seen) == len(set(seen)) == 3 * 45
+
+
+@pytest.mark.parametrize(
+    ("inner", "binds"),
+    [
+        ((1.2, 1.2, 1.2), True),
+        ((1.05, 1.05, 1.05), True),
+        ((1.005, 1.005, 1.005), False),  # less than 1%
+        ((1.5, 0.9, 1.05), False),  # better by luck
+        ((math.nan, 1.0, 1.0), True),
+    ],
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_edge_binds_when_it_gets_better_towards_it(inner, binds, sign):
+    on_edge, inside = {"lr": 0.1, "g0": 1e-7}, {"lr": 0.01, "g0": 1e-7}
+
+    def measured(losses):  # or an AUC that lacks a tenth of them to 1
+        return tuple(loss if sign > 0 else 1 - 0.1 * loss for loss in losses)
+
+    best = Trial("adam", on_edge, measured((1.0, 1.0, 1.0)), sign)
+    other = Trial("adam", inside, measured(inner), sign)
+    trials = {canonical(on_edge): best, canonical(inside): other}
+    assert binding(trials, [0.01, 0.1], "lr", HIGH) is binds
+    assert binding(trials, [0.01, 0.1], "lr", LOW) is False
+    assert binding(trials, [1e-7], "g0", HIGH) is False  # a single value has no inside
+
+
+def test_what_was_given_up_is_compared_by_how_good_it_was_and_how_long_it_lasted():
+    def trial(lr, value, pruned=None, passed=()):
+        return Trial("pdada", {"lr": lr}, (value,), -1, pruned, dict(passed))
+
+    edge = trial(0.1, 0.95, passed=[(3, (0.7,)), (12, (0.80,))])  # at epoch 12 it was as good as the close one
+    close, poor, early = trial(0.01, 0.799, 12), trial(0.001, 0.10, 12), trial(0.002, 0.99, 3)
+    trials = {canonical(t.values): t for t in (edge, close, poor, early)}
+    assert binding(trials, [0.001, 0.002, 0.01, 0.1], "lr", HIGH) is False
+    del trials[canonical(close.values)]
+    assert binding(trials, [0.001, 0.002, 0.01, 0.1], "lr", HIGH) is True
+
+
+def test_an_edge_of_an_axis_that_does_not_grow_is_recorded_too():
+    spec = DIGITS.model_copy(update={"tuning": DIGITS.tuning.model_copy(update={"extend": ["lr"]})})
+    tuning = tune(spec, best_at(1e-2, best_g0=1e-12))
+    assert not any(extension.axis == "g0" for extension in tuning.extensions)
+    assert tuning.on_edge[("g0", LOW)] == NAMES
+
+
+def test_a_trial_that_diverged_is_never_chosen():
+    def evaluate(asked, _):
+        return [(0.0, math.nan) if point["lr"] > 5e-3 else (2.0, 2.0) for _, point in asked]
+
+    tuning = tune(a_spec(tuning={"rounds": 0}), evaluate)
+    assert all(tuning.best(name).values["lr"] < 5e-3 for name in NAMES)
+
+
+def test_equal_scores_go_to_the_smaller_lr():
+    tuning = tune(DIGITS, lambda asked, _: [(1.0,)] * len(asked))
+    assert tuning.best("beta").values == {"lr": 3.16228e-3, "g0": 1e-7, "beta": 0.5}
+
+
+def test_tree_estimators_find_a_maximum_grow_at_an_edge_and_are_the_same_each_time():
+    changes = {**AUC, "tuning": {**AUC["tuning"], "budget": 24, "rounds": 2, "extend": ["lr", "dual_lr"]}}
+    spec = a_spec(**changes)
+
+    def evaluate(asked, _):
+        return [
+            (1 - 0.02 * math.log(p["lr"] / 1.0) ** 2 - 0.02 * math.log(p["dual_lr"] / 0.03) ** 2,) for _, p in asked
+        ]
+
+    first, second = tune(spec, evaluate), tune(spec, evaluate)
+    assert first.trials == second.trials
+    assert {e.axis for e in first.extensions} == {"lr"}
+    assert first.grid["lr"][-1] >= 1.0
+    assert all(first.best(name).values["lr"] > 0.3 for name in ("sgda", "pdada"))
+    assert budgets(first) == {24 + 12 * len({e.value for e in first.extensions})}
+
+
+def test_axes_are_those_that_a_method_takes_and_does_not_fix():
+    spec = specs.load("figure2-bbbp")
+    axes = {method.name: set(axes_of(spec, method)) for method in spec.methods}
+    assert axes["sgda"] == {"lr", "dual_lr"}
+    assert axes["epoch_sgda"] == {"lr", "dual_lr", "every"}
+    assert axes["pes_sgda"] == {"lr", "dual_lr", "every", "factor"}
+    assert axes["pes_adagrad"] == {"lr", "dual_lr", "every", "factor", "g0"}
+    assert axes["pdsm"] == {"lr", "dual_lr", "every", "factor", "beta"}
+    assert axes["pdada"] == {"lr", "dual_lr", "every", "factor", "beta", "g0"}
+
+
+def halved(best_lr, **changes):
+    """The trials of each method that came to each rung, and the tuning."""
+    options = DIGITS.tuning.model_copy(update={"pruner": "halving", **changes})
+    came = {}
+
+    def evaluate(asked, until):
+        for method, point in asked:
+            came.setdefault((method.name, until), []).append(point["lr"])
+        losses = best_at(best_lr)(asked, until)
+        return [(100.0,) * 3 if point["lr"] < 2e-3 else loss for (_, point), loss in zip(asked, losses, strict=True)]
+
+    return came, tune(DIGITS.model_copy(update={"tuning": options, "epochs": 16}), evaluate)
+
+
+def test_the_best_quarter_goes_on_from_each_rung():
+    came, tuning = halved(1e-2)
+    # Of 27, 7 and 2 the best quarter, rounded up; the two schedules have each lr three times, with equal losses.
+    assert [len(came["adam", rung]) for rung in (1, 4, 16)] == [27, 7, 2]
+    assert [len(came["beta", rung]) for rung in (1, 4, 16)] == [27, 9, 3]
+    assert set(came["beta", 16]) == {1e-2}
+    assert {trial.pruned for trial in tuning.trials["adam"].values()} == {1, 4, None}
+    assert tuning.best("adam").values == {"lr": 1e-2, "g0": 1e-5}
+
+
+def test_nothing_is_given_up_before_the_first_look():
+    came, tuning = halved(1e-2, first_look=6)
+    assert {rung for _, rung in came} == {6, 16}
+    assert {trial.pruned for trial in tuning.trials["adam"].values()} == {6, None}
+
+
+def test_trials_of_a_grown_grid_are_judged_with_those_before():
+    """Below 2e-3 all are hopeless: of what is added there no trial goes on."""
+    first, _ = halved(3.3e-3, rounds=0)
+    came, tuning = halved(3.3e-3, rounds=2)
+    assert [extension.axis for extension in tuning.extensions] == ["lr"]
+    added = tuning.extensions[0].value
+    assert added < min(DIGITS.tuning.grid["lr"])
+    assert all(len(came[name, 1]) == 36 for name in NAMES)
+    assert all(came[name, rung] == first[name, rung] for name in ("beta", "both") for rung in (4, 16))
+
+
+def test_halving_does_not_make_a_gentle_slope_an_edge():
+    """Losses fall with the epochs, and hardly with lr: that none inside came to the end is no reason to grow."""
+    spec = specs.load("figure1-bbbp", "small")
+
+    def evaluate(asked, until):
+        return [((1 + 1e-6 * math.log(point["lr"])) * 2 / until,) for _, point in asked]
+
+    tuning = tune(spec, evaluate)
+    assert tuning.extensions == []
+    assert tuning.best("adam").passed.keys() == {3, 12, 48}
+
+
+def test_halving_among_proposals_of_tree_estimators():
+    spec = specs.load("figure2-bbbp", "small")
+    options = {"rounds": 0, "budget": 16}  # the first ten are proposed at random
+    seen = {}
+
+    def evaluate(asked, until):
+        for method, point in asked:
+            seen.setdefault((method.name, until), []).append(point["lr"])
+        return [(1 - 0.1 * abs(math.log10(point["lr"] / 3e-3)),) for _, point in asked]
+
+    tuning = tune(spec.model_copy(update={"tuning": spec.tuning.model_copy(update=options)}), evaluate)
+    for method in spec.methods:
+        first, last = (seen.get((method.name, rung), []) for rung in (4, 16))
+        assert len(first) == 16 > len(last) >= 1
+        best = min(first, key=lambda lr: abs(math.log10(lr / 3e-3)))
+        assert best in last
+        assert tuning.best(method.name).values["lr"] == best
+
+
+def test_where_all_that_went_on_diverge_the_next_best_is_chosen():
+    spec = specs.load("figure1-bbbp", "small")
+
+    def evaluate(asked, until):
+        return [(math.nan if until > 3 else 1 / point["lr"],) for _, point in asked]
+
+    tuning = tune(spec.model_copy(update={"tuning": spec.tuning.model_copy(update={"rounds": 0})}), evaluate)
+    chosen = tuning.best("beta")
+    assert (chosen.values["lr"], chosen.pruned) == (1e-3, 3)  # nine with 1e-2 went on
+
+
+def test_rungs_and_extensions():
+    assert [rungs(epochs) for epochs in (1, 3, 8, 16, 60)] == [[], [1], [1, 4], [1, 4], [3, 12, 48]]
+    assert rungs(60, first=5) == [5, 20]
+    assert extended([1e-3, 1e-2], LOW) == [1e-4, 1e-3, 1e-2]

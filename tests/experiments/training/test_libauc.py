@@ -1,0 +1,162 @@
+"""LibAUC's PESG beside ours: what is said without it, and that it is its own code with nothing added."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from semaopt.experiments import api
+from semaopt.experiments.spec import schema
+from semaopt.experiments.spec.errors import SpecError
+from semaopt.experiments.spec.rules import axes_of
+from semaopt.experiments.sweep import reproduction, run, tuning
+from semaopt.experiments.training import libauc as peers
+from semaopt.experiments.training import methods
+from semaopt.experiments.training.problem import Joint, sides
+
+VALUES = {"lr": 0.1, "epoch_decay": 2e-3, "mode": "sgd", "every": 1, "factor": 0.5}
+NAMES = ["peers-a9a", "peers-bace", "peers-bbbp", "peers-ijcnn1"]
+with_libauc = pytest.mark.skipif(not peers.installed(), reason=f"LibAUC is not installed: {peers.REMEDY}")
+
+
+def test_without_libauc_a_spec_is_read_but_not_run(monkeypatch, tmp_path):
+    monkeypatch.setattr(peers, "installed", lambda: False)
+    found = schema.load("peers-a9a", "quick")
+    assert [method.algorithm for method in found.methods] == ["PESG", "PDSM", "PDAda"]
+    with pytest.raises(SpecError, match=r"peers-a9a: pesg is LibAUC's PESG, which is not here; pip install --no-deps"):
+        api.run(found, out=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    assert api.chosen(found, None, ["pdsm"]) is found
+
+
+def test_without_libauc_reproduce_leaves_them_out(monkeypatch):
+    monkeypatch.setattr(peers, "installed", lambda: False)
+    monkeypatch.setattr(reproduction, "find", lambda name: Here())
+    monkeypatch.setattr(reproduction.importlib.util, "find_spec", lambda name: object())
+    parts = reproduction.select("quick", "peers")
+    assert parts.specs == ()
+    assert parts.notes == (
+        f"Left out, for what they need is not here: {', '.join(NAMES)}. To have them: {peers.REMEDY}",
+    )
+    found = schema.load("peers-a9a", "quick")
+    assert reproduction._remedy(found) == peers.REMEDY
+    monkeypatch.setattr(peers, "installed", lambda: True)
+    assert reproduction._remedy(found) is None
+
+
+class Here:
+    def missing(self, root):
+        return []
+
+
+@pytest.mark.parametrize("scale", ["paper", "small", "quick"])
+@pytest.mark.parametrize("name", ["bace", "bbbp"])
+def test_on_molecules_ours_are_tuned_as_in_figure_2_whose_trials_serve_again(name, scale):
+    figure, beside = schema.load(f"figure2-{name}", scale), schema.load(f"peers-{name}", scale)
+    for method in ("pdsm", "pdada"):
+        proposed = [
+            tuning.Search(one, one.method(method)).ask(axes_of(one, one.method(method)), 12) for one in (figure, beside)
+        ]
+        keys = [
+            [
+                run.make(one, one.method(method), p, seed=100, purpose="tune", machine=run.Machine()).key
+                for _, p in asked
+            ]
+            for one, asked in zip((figure, beside), proposed, strict=True)
+        ]
+        assert keys[0] == keys[1]
+        assert len(set(keys[0])) == 12
+
+
+@pytest.mark.parametrize("libauc", [False, pytest.param(True, marks=with_libauc)])
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"lr": -1.0}, "lr=-1.0"),
+        ({"epoch_decay": -1.0}, "epoch_decay=-1.0"),
+        ({"mode": "rmsprop"}, "mode='rmsprop': must be one of sgd, adam"),
+        ({"factor": 0.0}, r"factor=0.0: must lie in \(0, 1\]"),
+        ({"every": 0}, "every=0: must be a whole number >= 1"),
+        ({"beta": 0.9}, r"options=\['beta'\]: PESG does not take them"),
+    ],
+)
+def test_wrong_values_are_told_with_and_without_libauc(monkeypatch, libauc, wrong, text):
+    monkeypatch.setattr(peers, "installed", lambda: libauc)
+    methods.try_out("PESG", [], VALUES)
+    with pytest.raises(ValueError, match=text):
+        methods.try_out("PESG", [], {**VALUES, **wrong})
+
+
+def test_runs_of_pesg_are_never_one_vectorised_unit():
+    found = schema.build({**schema.load("peers-a9a", "quick").model_dump(), "together": 4})
+    point = {"lr": 0.1, "factor": 0.5, "every": 1, "mode": "sgd", "epoch_decay": 2e-3}
+    rates = {"beta": 0.9, "dual_lr": 0.1}
+    for name, values, each in (("pesg", point, [1, 1]), ("pdsm", {"lr": 0.1, "factor": 0.5, "every": 1, **rates}, [2])):
+        method = found.method(name)
+        two = [run.make(found, method, values, seed=seed, purpose="final", machine=run.Machine()) for seed in range(2)]
+        assert [len(unit.runs) for unit in run.units(two, 4, Path(), 10.0)] == each
+
+
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1), torch.nn.Flatten(0))
+
+
+def batches(count):
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(count):
+        yield torch.randn(8, 3, generator=generator), torch.tensor([0, 1] * 4)
+
+
+def ours(values, length):
+    joint = Joint(model(), peers.MarginLoss())
+    split = sides([list(joint.parameters())], joint.is_dual())
+    return joint, methods.build("PESG", [], [values], split, length)[0]
+
+
+def train(joint, optimizer, count, skip=0):
+    for a, b in list(batches(count))[skip:]:
+        optimizer.zero_grad()
+        joint(a, b).backward()
+        optimizer.step()
+
+
+@with_libauc
+@pytest.mark.parametrize("decay", [2e-3, 0.0])
+@pytest.mark.parametrize("mode", peers.MODES)
+def test_it_is_libaucs_own_loop(mode, decay):
+    from libauc.losses.auc import AUCMLoss
+    from libauc.optimizers.pesg import PESG
+
+    network, loss = model(), AUCMLoss(device="cpu")
+    torch.manual_seed(0)  # of its first reference
+    options = {"lr": 0.1, "mode": mode, "epoch_decay": decay, "verbose": False, "device": torch.device("cpu")}
+    plain = PESG(network.parameters(), loss_fn=loss, **options)
+    for k, (a, b) in enumerate(batches(7)):
+        plain.zero_grad()
+        loss(torch.sigmoid(network(a)), b).backward()
+        plain.step()
+        if k % 3 == 2:  # stages of three steps
+            (plain.update_regularizer if decay else plain.update_lr)(2.0)
+    joint, optimizer = ours({**VALUES, "mode": mode, "epoch_decay": decay}, 3)
+    state = torch.get_rng_state()
+    train(joint, optimizer, 7)
+    assert torch.equal(state, torch.get_rng_state())
+    assert optimizer.param_groups[0]["lr"] == 0.025
+    expected = [*network.parameters(), loss.a, loss.b, loss.alpha]
+    assert all(torch.equal(x, y) for x, y in zip(joint.parameters(), expected, strict=True))
+
+
+@with_libauc
+def test_it_goes_on_from_a_checkpoint_to_the_bit(tmp_path):
+    whole, optimizer = ours(VALUES, 3)
+    train(whole, optimizer, 7)
+    first, optimizer = ours(VALUES, 3)
+    train(first, optimizer, 4)
+    torch.save({"joint": first.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "half.pt")
+    rest, optimizer = ours(VALUES, 3)
+    saved = torch.load(tmp_path / "half.pt", weights_only=True)
+    rest.load_state_dict(saved["joint"])
+    optimizer.load_state_dict(saved["optimizer"])
+    train(rest, optimizer, 7, skip=4)
+    assert all(torch.equal(x, y) for x, y in zip(rest.parameters(), whole.parameters(), strict=True))

@@ -1,0 +1,153 @@
+"""The bilevel and the compositional runs: they learn, draw as much as they should, and go on to the bit."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from semaopt.experiments import data
+from semaopt.experiments.spec import schema
+from semaopt.experiments.sweep.run import Machine, Unit, make
+from semaopt.experiments.training import loop, methods, metrics, problem
+from semaopt.experiments.training.sampled import Cleaner, Ranker
+
+SPECS = {name: schema.load(name, "quick") for name in ("bilevel-digits", "compositional-digits")}
+VALUES = {
+    "bsa": {"lr": 10.0, "lower_lr": 0.5},
+    "ttsa": {"lr": 100.0, "lower_lr": 0.5},
+    "stocbio": {"lr": 10.0, "lower_lr": 0.3},
+    "soba": {"lr": 10.0, "lower_lr": 0.5},
+    "smb_neumann": {"lr": 10.0, "lower_lr": 0.5},
+    "smb": {"lr": 10.0, "lower_lr": 0.5},
+    "batch": {"lr": 0.1},
+    "scgd": {"lr": 0.1},
+    "scma_shb": {"lr": 0.1},
+    "scma": {"lr": 0.01},
+}
+METHODS = [(name, method.name) for name, one in SPECS.items() for method in one.methods]
+
+
+def a_run(name, method, epochs=3, seed=0):
+    one = SPECS[name].model_copy(update={"epochs": epochs})
+    return make(one, one.method(method), VALUES[method], seed=seed, purpose="final", machine=Machine())
+
+
+def trained(trainee, epochs):
+    for _ in range(epochs):
+        trainee.draw()
+        for k in range(trainee.steps):
+            trainee.step(k)
+        assert trainee.end_epoch() == [True]
+    return trainee.measure()[0]
+
+
+@pytest.mark.parametrize(("name", "method"), METHODS)
+def test_it_learns_and_goes_on_to_the_bit(name, method):
+    run = a_run(name, method)
+    task = loop.task(run.training["data"])
+    kind = Cleaner if name.startswith("bilevel") else Ranker
+    torch.manual_seed(0)
+    one = kind(run, task)
+    before = one.measure()[0]
+    trained(one, 1)
+    one.step(0)
+    state = copy.deepcopy(one.state_dict())  # as a file holds it
+    for k in range(1, one.steps):
+        one.step(k)
+    after = one.measure()[0]
+    metric = SPECS[name].claim.metric
+    assert after[metric] > before[metric] + 0.1
+    other = kind(run, task)
+    other.load_state_dict(state)
+    for k in range(1, other.steps):
+        other.step(k)
+    assert other.measure()[0] == after
+    assert all(torch.equal(a, b) for a, b in zip(one.variables, other.variables, strict=True))
+
+
+def test_every_bilevel_method_draws_as_many_batches():
+    drawn = {}
+    for name, method in METHODS:
+        if name.startswith("bilevel"):
+            run = a_run(name, method)
+            cleaner = Cleaner(run, loop.task(run.training["data"]))
+            trained(cleaner, 1)
+            drawn[method] = cleaner.drawn
+            assert cleaner.due == cleaner.steps == 34
+    assert all(34 <= count < 34 + 25 for count in drawn.values())  # the last step may draw more than is due
+    assert drawn["soba"] == drawn["smb"] == 34
+
+
+def test_the_wrong_labels_are_those_of_the_lower_level_alone():
+    run = a_run("bilevel-digits", "smb")
+    task = loop.task(run.training["data"])
+    cleaner = Cleaner(run, task)
+    same = Cleaner(run, task)
+    assert torch.equal(cleaner.noisy[1], same.noisy[1])
+    assert len(cleaner.clean[1]) == 1078 // 3
+    assert cleaner.parts["train"] is cleaner.clean
+    assert torch.equal(task.train.labels, data.load("digits").train.labels)  # the task is not written to
+    order = torch.randperm(1078, generator=problem.orders(0))
+    wrong = (cleaner.noisy[1] != task.train.labels[order[1078 // 3 :]]).double().mean()
+    assert float(wrong) == pytest.approx(0.4, abs=1e-3)
+
+
+def test_a_run_that_diverges_is_a_result(tmp_path):
+    one = SPECS["bilevel-digits"]
+    values = {"lr": 10.0, "lower_lr": 1e30}
+    run = make(one, one.method("soba"), values, seed=0, purpose="final", machine=Machine())
+    (result,) = loop.perform(Unit((run,), tmp_path, 1e9))
+    assert result.status == "diverged"
+    assert len(result.curves["test_accuracy"]) == one.epochs
+
+
+def test_that_it_diverged_is_in_its_checkpoint():
+    run = a_run("bilevel-digits", "soba")
+    task = loop.task(run.training["data"])
+    one, other = Cleaner(run, task), Cleaner(run, task)
+    one.step(0)
+    one.finite = False  # as after a NonFiniteError
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    other.step(1)
+    assert other.drawn == one.drawn
+    assert other.end_epoch() == [False]
+
+
+def test_average_precision_is_the_mean_precision_at_the_positive_rows():
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        scores = torch.randint(8, (50,), generator=generator).double()  # with ties
+        labels = torch.randint(2, (50,), generator=generator)
+        precisions = [labels[scores >= score].double().mean() for score in scores[labels == 1]]
+        found = metrics.average_precision(scores, labels)
+        assert found == pytest.approx(torch.stack(precisions).mean().item(), rel=1e-12)
+        assert metrics.average_precision(scores.bfloat16(), labels) == found
+    assert math.isnan(metrics.average_precision(scores, labels * 0))
+    assert math.isnan(metrics.average_precision(scores * math.nan, labels))
+    assert metrics.average_precision(scores, labels * 0 + 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "text"),
+    [
+        ("SMB", {"inverse": "exact"}, "inverse='exact': is unknown; take one of tracked, neumann, series"),
+        ("SMB", {"terms": 3}, "inverse='tracked': takes no terms; leave them out"),
+        ("SMB", {"g0": 1e-8}, "g0=1e-08: 'shb' has none, it takes nothing of that kind; leave it out"),
+        ("SMB", {"beta2": 0.9}, "beta2=0.9: 'shb' has none, it takes nothing of that kind; leave it out"),
+        ("SOBA", {"terms": 3}, "SOBA does not take them"),
+        ("SCMA", {"inner_beta": 1.5}, "inner_beta=1.5"),
+    ],
+)
+def test_values_that_cannot_be(method, values, text):
+    given = {"lr": 0.1, "beta": 0.9, **({"lower_lr": 0.1} if method != "SCMA" else {}), **values}
+    if method == "SOBA":
+        del given["beta"]
+    with pytest.raises(ValueError, match=text):
+        methods.try_out(method, [], given)
+
+
+def test_they_are_not_vectorised():
+    raw = SPECS["bilevel-digits"].model_dump()
+    with pytest.raises(schema.SpecError, match=r"together=2: runs with loss = 'cleaning' are not trained as one"):
+        schema.build({**raw, "together": 2})

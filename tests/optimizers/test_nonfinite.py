@@ -1,0 +1,300 @@
+"""What ``on_nonfinite`` finds, what it says, and where it looks."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import semaopt
+from semaopt.optimizers._nonfinite import _SMALL, all_finite
+from tests.common.registry import METHODS, bilevel
+from tests.common.test_nonfinite import assert_unchanged, everything
+from tests.common.test_suite import assert_same, run, values
+
+INSIDE = [method for method in METHODS if method.advance is bilevel and "on_nonfinite" not in method.lacks]
+
+
+def network(**options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    groups = [
+        {"params": list(layer.named_parameters(prefix=f"net.{i}"))} for i, layer in ((0, model[0]), (1, model[2]))
+    ]
+    return model, semaopt.ASA(groups, lr=0.1, **options)
+
+
+def backward(model, bad=None):
+    model.zero_grad()
+    loss = model(torch.ones(2, 3)).square().mean()
+    loss.backward()
+    if bad is not None:
+        model[2].weight.grad[0, :3] = bad
+    return loss
+
+
+def test_the_error_names_the_parameter():
+    model, optimizer = network(on_nonfinite="error")
+    backward(model, torch.tensor([math.nan, math.inf, -math.inf]))
+    before = [x.clone() for x in model.parameters()]
+    text = (
+        r"gradient of parameter 0 \('net\.1\.weight'\) of group 1, of shape \(1, 4\), has 1 NaN and 2 Inf in 4 elements"
+        r"; nothing was changed: take a smaller lr, clip the gradients \(torch\.nn\.utils\.clip_grad_norm_\)"
+    )
+    with pytest.raises(RuntimeError, match=text):
+        optimizer.step()
+    assert_same(before, model.parameters())  # group 0 had a gradient in order
+    assert not optimizer.state
+
+
+def test_the_error_without_names_and_with_more_of_them():
+    xs = [nn.Parameter(torch.zeros(2)) for _ in range(3)]
+    optimizer = semaopt.ASA(xs, on_nonfinite="error")
+    for x in xs[1:]:
+        x.grad = torch.full_like(x, math.nan)
+    with pytest.raises(RuntimeError, match=r"^the gradient of parameter 1 of group 0, .* \(and 1 more like it\);"):
+        optimizer.step()
+
+
+def test_a_closure_is_called_and_its_loss_returned():
+    model, optimizer = network(on_nonfinite="skip")
+    loss = optimizer.step(lambda: backward(model, math.nan))
+    assert torch.equal(loss, backward(model))
+    assert optimizer.skipped_steps == 1
+
+
+def test_without_a_policy_nobody_looks(monkeypatch):
+    monkeypatch.setattr("semaopt.optimizers._nonfinite.refuse", None)
+    model, optimizer = network()
+    backward(model, math.nan)
+    optimizer.step()
+    assert model[2].weight.isnan().any()
+    assert optimizer.on_nonfinite is None
+
+
+def test_the_first_skip_is_said(caplog):
+    model, optimizer = network(on_nonfinite="skip")
+    with caplog.at_level(logging.WARNING, "semaopt"):
+        for _ in range(3):
+            backward(model, math.nan)
+            optimizer.step()
+    assert [record.getMessage()[:60] for record in caplog.records] == [
+        "semaopt: the first step left out: the gradient of parameter "
+    ]
+    assert optimizer.skipped_steps == 3
+
+
+def test_pickles_have_the_policy_and_the_count():
+    model, optimizer = network(on_nonfinite="skip")
+    backward(model, math.nan)
+    optimizer.step()
+    twin = pickle.loads(pickle.dumps(optimizer))
+    assert (twin.on_nonfinite, twin.skipped_steps) == ("skip", 1)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64], ids=str
+)
+@pytest.mark.parametrize("size", [1, 7, _SMALL, 5 * _SMALL])
+def test_finite_is_finite(dtype, size):
+    """Sums overflow, elements do not; one bad element in any place is found, in either part of a complex number."""
+    largest = torch.finfo(dtype).max
+    g = torch.full((size,), largest, dtype=dtype)
+    if dtype.is_complex:
+        g = torch.complex(g.real, g.real)
+    assert all_finite([g, torch.zeros(0, 3), torch.ones(3)])
+    for bad in (math.nan, math.inf, -math.inf):
+        for place in (0, size // 2, size - 1):
+            spoiled = g.clone()
+            (torch.view_as_real(spoiled)[:, 1] if dtype.is_complex else spoiled)[place] = bad
+            assert not all_finite([torch.ones(2), spoiled]), (bad, place)
+    assert all_finite([])
+
+
+def test_a_sparse_gradient_is_refused_as_ever():
+    x = nn.Parameter(torch.zeros(4))
+    x.grad = torch.ones(4).to_sparse()
+    with pytest.raises(RuntimeError, match="does not support sparse gradients"):
+        semaopt.ASA([x], on_nonfinite="skip").step()
+
+
+@pytest.mark.parametrize("bad", ["value", "curvature"])
+@pytest.mark.parametrize("when", [1, 2])
+@pytest.mark.parametrize("method", INSIDE, ids=str)
+def test_what_the_lower_level_gives_is_seen_too(method, when, bad):
+    """NaN in the last or in an earlier call of inner(): the inverse's memory and the averages are taken back."""
+    optimizer, problem = method.start(on_nonfinite="skip")
+    twin = method.start()
+    run(method, optimizer, problem, range(3))
+    run(method, *twin, range(3))
+    before = everything(optimizer, problem)
+    y, calls = problem.others[0], []
+
+    def inner():
+        calls.append(None)
+        weight = math.nan if len(calls) % when == 0 and bad == "value" else 1.0
+        loss = weight * sum((z - problem.xs[0].mean()).square().sum() for z in problem.others)
+        if bad == "curvature":
+            loss = loss + (y - y.detach()).abs().pow(1.5).sum()  # the gradient is 0, its derivative is not
+        return loss
+
+    optimizer.step(lambda: problem.minimize(99) + sum(z.square().sum() for z in problem.others), inner)
+    if optimizer.skipped_steps == 0:
+        assert when == 2, "this method called inner() once"
+        return
+    assert_unchanged(before, everything(optimizer, problem))
+    run(method, optimizer, problem, range(3, 5))
+    run(method, *twin, range(3, 5))
+    assert_same(values(problem), values(twin[1]))
+
+
+def test_a_bound_measured_in_a_step_left_out_is_forgotten():
+    x, y, calls = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1)), []
+
+    def inner():
+        calls.append(None)
+        return (math.nan if len(calls) > 10 else 1.0) * (y - x).square().sum()  # ten power iterations come first
+
+    inverse = semaopt.hypergradient.Neumann(2)
+    optimizer = semaopt.SMB([x], [y], inverse=inverse, on_nonfinite="skip")
+    optimizer.step(lambda: y.square().sum(), inner)
+    assert optimizer.skipped_steps == 1
+    assert optimizer.param_groups[1]["bound"] is None
+    optimizer.step(lambda: y.square().sum(), lambda: (y - x).square().sum())
+    assert optimizer.param_groups[1]["bound"] == 2.0
+
+
+@pytest.mark.parametrize("kind", ["SMB", "SBMA"])
+def test_an_estimate_that_overflows_takes_the_averages_back(kind):
+    """All derivatives are finite; their difference is not, when the averages and the inverse have moved already."""
+    x, y = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+    inverse = semaopt.hypergradient.Neumann(1, 1.0) if kind == "SBMA" else semaopt.hypergradient.TrackedSystem()
+    rates = {"lr": 1e-3, "lower_lr": 1.0, "beta": 0.0}
+    optimizer = getattr(semaopt, kind)(upper=[x], lower=[y], inverse=inverse, on_nonfinite="skip", **rates)
+
+    def step(f_x, f_y, g_xy):
+        return optimizer.step(lambda: (f_x * x + f_y * y).sum(), lambda: (y.square() / 2 - g_xy * x * y).sum())
+
+    step(1.0, 2e18, 1e-20)
+    before = copy.deepcopy(optimizer.state_dict()), [x.detach().clone(), y.detach().clone()]
+    step(3e38, 1.5e18, 1e20)
+    assert optimizer.skipped_steps == 1
+    assert str(before[0]) == str(optimizer.state_dict())
+    assert_same(before[1], [x.detach(), y.detach()])
+
+
+@pytest.mark.parametrize("policy", ["skip", "error"])
+@pytest.mark.parametrize("kind", ["SGDMax", "AccMDA"])
+def test_a_later_call_of_the_closure_takes_the_earlier_ones_back(kind, policy):
+    """NaN in the second gradient of a step: y has ascended once, or the gradient at the last point was taken."""
+    x, y = nn.Parameter(torch.tensor([1.0])), nn.Parameter(torch.tensor([0.5]))
+    optimizer = getattr(semaopt.baselines, kind)(primal=[x], dual=[y], lr=0.1, dual_lr=0.1, on_nonfinite=policy)
+    calls, bad = [], []
+
+    def closure():
+        calls.append(None)
+        loss = (x.square() / 2 + x * y - y.square() / 2).sum() * (math.nan if len(calls) in bad else 1.0)
+        loss.backward()
+        return loss
+
+    for k in (1, 2):  # at its first call, then at its second
+        optimizer.step(closure)
+        before = copy.deepcopy(optimizer.state_dict()), [x.detach().clone(), y.detach().clone()]
+        bad.append(len(calls) + k)
+        if policy == "error":
+            with pytest.raises(RuntimeError, match=r"has 1 NaN and 0 Inf .*; nothing was changed"):
+                optimizer.step(closure)
+        else:
+            optimizer.step(closure)
+            assert optimizer.skipped_steps == k
+        assert len(calls) >= bad[-1]
+        assert str(before[0]) == str(optimizer.state_dict())
+        assert_same(before[1], [x.detach(), y.detach()])
+
+
+def test_scma_leaves_z_alone():
+    x = nn.Parameter(torch.ones(2))
+    optimizer = semaopt.SCMA([x], blocks=3, on_nonfinite="skip")
+    optimizer.step(lambda: x.expand(2, 2), lambda z: z.square().sum(), index=[0, 2])
+    z, seen, start = optimizer.z.clone(), optimizer.param_groups[0]["z_seen"].clone(), x.detach().clone()
+    loss = optimizer.step(lambda: x.expand(1, 2) * math.nan, lambda z: z.square().sum(), index=[1])
+    assert math.isnan(loss)
+    assert optimizer.skipped_steps == 1
+    assert_same([z, seen, start], [optimizer.z, optimizer.param_groups[0]["z_seen"], x.detach()])
+
+
+def test_steps_inside_backward():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    with pytest.raises(ValueError, match=r"on_nonfinite='skip': .* cannot be left out; use 'error', or step after"):
+        semaopt.step_in_backward(model, lambda params: semaopt.ASA(params, on_nonfinite="skip"))
+    training = semaopt.step_in_backward(model, lambda params: semaopt.ASA(params, on_nonfinite="error"))
+    model(torch.ones(2, 3)).sum().backward()
+    model[0].weight.register_hook(lambda g: g * math.nan)
+    before = model[0].weight.detach().clone()
+    with pytest.raises(
+        RuntimeError, match=r"parameter 0 of group 0, .*; parameters whose gradients came before it have"
+    ):
+        model(torch.ones(2, 3)).sum().backward()
+    assert torch.equal(before, model[0].weight)
+    assert training.optimizer.state[model[0].weight]["step"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["skip", "error"])
+def test_inside_torch_compile(policy):
+    """The look at the values breaks the graph; what is around it stays compiled."""
+    torch._dynamo.reset()
+    model, optimizer = network(on_nonfinite=policy)
+    other, reference = network()
+    step = torch.compile(optimizer.step)
+    for k in range(4):
+        backward(model, math.nan if k == 2 else None)
+        if k == 2:
+            before = copy.deepcopy(optimizer.state_dict()), [x.clone() for x in model.parameters()]
+            if policy == "error":
+                with pytest.raises(RuntimeError, match="has 3 NaN and 0 Inf"):
+                    step()
+            else:
+                step()
+            assert str(before[0]) == str(optimizer.state_dict())
+            assert_same(before[1], model.parameters())
+            continue
+        step()
+        backward(other)
+        reference.step()
+    for x, y in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(x, y)
+
+
+def test_a_scaler_skips_first_and_our_state_is_right():
+    """GradScaler leaves out steps that its scale made overflow; ours never sees them, and sees the ones it lets by."""
+    model, optimizer = network(on_nonfinite="error")
+    other, reference = network()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=100)
+    for k in range(5):
+        model.zero_grad()
+        scaler.scale(model(torch.ones(2, 3)).square().mean()).backward()
+        if k == 2:
+            model[2].weight.grad[0, 0] = math.inf
+        scaler.step(optimizer)
+        scaler.update()
+        if k != 2:
+            backward(other)
+            reference.step()
+    assert_same(model.parameters(), other.parameters())
+    assert optimizer.skipped_steps == 0
+    assert {int(state["step"]) for state in optimizer.state.values()} == {4}
+    assert scaler.get_scale() == 2.0**9
+    assert str(optimizer.state_dict()) == str(reference.state_dict())
+
+
+def test_without_parameters_there_is_nothing_to_refuse():
+    optimizer = semaopt.ASA([{"params": []}], lr=0.1, on_nonfinite="error")
+    optimizer.step()
+    assert optimizer.skipped_steps == 0
