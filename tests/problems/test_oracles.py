@@ -89,10 +89,10 @@ def test_blocks_do_not_change_the_number_of_steps():
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: Additive(0.0), r"sigma2=0.0: must be a finite number > 0; Exact\(\) has no noise"),
-        (lambda: Multiplicative(-1.0, 1.0), r"relative=-1.0: must be a finite number > 0"),
-        (lambda: Sparsified(Exact(), 0.0), r"keep=0.0: must lie in \(0, 1\]"),
-        (lambda: Quantized(Exact(), 0.0), r"step=0.0: must be a finite number > 0"),
+        (lambda: Additive(0.0), r"sigma2=0.0 is invalid: it must be a finite number > 0\. Exact\(\) has no noise"),
+        (lambda: Multiplicative(-1.0, 1.0), r"relative=-1.0 is invalid: it must be a finite number > 0"),
+        (lambda: Sparsified(Exact(), 0.0), r"keep=0.0 is invalid: it must lie in \(0, 1\]"),
+        (lambda: Quantized(Exact(), 0.0), r"step=0.0 is invalid: it must be a finite number > 0"),
     ],
 )
 def test_errors(make, text):
