@@ -9,7 +9,7 @@ from torch import nn
 
 import semaopt
 from semaopt.hypergradient import CG, Neumann
-from semaopt.hypergradient.sampling import uniform
+from semaopt.hypergradient.inverses import uniform
 from semaopt.problems import QuadraticBilevel
 
 
