@@ -15,8 +15,8 @@ from semaopt._validation import NonFiniteError, require, validate_rate
 from semaopt.estimator import Rate, scalar
 from semaopt.hypergradient import inverses
 from semaopt.hypergradient.closures import Closure, Oracles
-from semaopt.hypergradient.memory import Inverse, Memory
-from semaopt.hypergradient.vectors import Vector
+from semaopt.hypergradient.inverses import Inverse, Memory
+from semaopt.hypergradient.linalg import Vector
 from semaopt.optimizers._base import check_rates
 from semaopt.optimizers._nonfinite import kept, refuse
 from semaopt.optimizers._roles import SGD, TwoSided

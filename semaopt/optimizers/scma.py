@@ -12,7 +12,7 @@ from torch.optim.optimizer import ParamsT
 from semaopt._validation import require, validate_beta, validate_flag, validate_integer
 from semaopt.estimator import Rate, state_dtype, track_
 from semaopt.hypergradient.closures import Partial, scalar, vjp
-from semaopt.hypergradient.vectors import average
+from semaopt.hypergradient.linalg import average
 from semaopt.kernels import dispatch
 from semaopt.optimizers._base import SemaOptimizer, options_of
 from semaopt.optimizers._hooks import quiet

@@ -9,7 +9,7 @@ from torch import nn
 
 import semaopt
 from semaopt.hypergradient import CG, Neumann
-from semaopt.hypergradient.sampling import uniform
+from semaopt.hypergradient.inverses import uniform
 from semaopt.problems import QuadraticBilevel
 
 
@@ -166,7 +166,7 @@ def test_wrong_options():
         semaopt.SBMA([x], [y], inverse=CG())
     with pytest.raises(TypeError, match=r"inverse=CG.*: SBMA averages samples of h; pass Neumann"):
         semaopt.SBMA([x], [y]).inverse = CG()
-    with pytest.raises(ValueError, match=r"beta=0\.5: all pieces are averaged with one beta"):
+    with pytest.raises(ValueError, match=r"beta=0\.5 is invalid: all pieces are averaged with one beta"):
         semaopt.SBMA([{"params": [x], "beta": 0.5}], [y])
     optimizer = semaopt.SBMA([x], [y])
     optimizer.step(*closures)

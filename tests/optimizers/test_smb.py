@@ -11,7 +11,7 @@ from torch import nn
 
 import semaopt
 from semaopt.hypergradient import CG, Exact, Neumann, NeumannSeries, TrackedSystem
-from semaopt.hypergradient.sampling import uniform
+from semaopt.hypergradient.inverses import uniform
 from semaopt.problems import QuadraticBilevel
 
 
