@@ -165,7 +165,7 @@ def test_what_is_no_projection(bad):
     with pytest.raises(
         TypeError, match=r"must map a tensor in place; pass an instance such as semaopt\.projections\.Box"
     ):
-        projections.check(bad)
+        projections.validate(bad)
 
 
 @pytest.mark.parametrize("project", SETS, ids=repr)

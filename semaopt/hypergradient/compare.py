@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semaopt._validation import require, whole
+from semaopt._validation import require, validate_integer
 from semaopt.hypergradient.closures import Closure, Oracles, Partial, scalar
 from semaopt.hypergradient.inverses import Exact, Inverse, Memory, resolve
 from semaopt.hypergradient.linalg import Vector, axpy, flat, hessian_matrix, power_iteration, scaled, solve
@@ -95,7 +95,10 @@ def compare(
         same = _repeats("outer", outer) and _repeats("inner", inner)
         samples = (1 if same else MANY) if samples is None else samples
         estimates = (1 if same and not hasattr(used, "seed") else MANY) if estimates is None else estimates
-        samples, estimates = whole("samples", samples, "try 10"), whole("estimates", estimates, "try 10")
+        samples, estimates = (
+            validate_integer("samples", samples, "try 10"),
+            validate_integer("estimates", estimates, "try 10"),
+        )
         exact = exact_hypergradient(oracles, samples)
         found = _estimates(used, oracles, estimates)
     return _compare(exact, found, samples)

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from semaopt import _serialization
-from semaopt._validation import hold_whole, is_real, require
+from semaopt._validation import is_real, require, validate_integer_field
 from semaopt.hypergradient.closures import Oracles, Partial
 from semaopt.hypergradient.linalg import (
     Vector,
@@ -86,7 +86,7 @@ class _Series:
     bound: float | None = None
 
     def __post_init__(self) -> None:
-        hold_whole(self, "terms", "try 10")
+        validate_integer_field(self, "terms", "try 10")
         validate_positive("bound", self.bound, "pass C >= |O_gyy|, or None to measure it by power iteration")
 
     def _product(self, oracles: Oracles, f_y: Vector, memory: Memory, p: int, summed: bool = False) -> Vector:
@@ -253,7 +253,7 @@ class CG:
     tolerance: float = 1e-10
 
     def __post_init__(self) -> None:
-        hold_whole(self, "steps", "try 10")
+        validate_integer_field(self, "steps", "try 10")
         ok = is_real(self.tolerance) and 0 <= self.tolerance < 1
         require(ok, "tolerance", self.tolerance, "must lie in [0, 1)", "try 1e-10")
 
@@ -289,7 +289,7 @@ class Exact:
     limit: int = 5000
 
     def __post_init__(self) -> None:
-        hold_whole(self, "limit", "try 5000")
+        validate_integer_field(self, "limit", "try 5000")
 
     def __call__(self, oracles: Oracles, f_y: Vector, memory: Memory) -> tuple[Vector, Partial]:
         w = solve(hessian_matrix(oracles.draw(), self.limit), f_y)

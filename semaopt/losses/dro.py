@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from semaopt._validation import is_real, require, whole
+from semaopt._validation import is_real, require, validate_integer
 from semaopt.projections import Simplex
 
 REGULARIZERS = ("kl", "chi2")
@@ -70,7 +70,7 @@ class DRO(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        size = whole("size", size, "the number of samples or groups")
+        size = validate_integer("size", size, "the number of samples or groups")
         ok = is_real(strength) and 0 < strength < math.inf
         require(
             ok, "strength", strength, "must be a finite number > 0", "it makes the objective strongly concave; try 1.0"

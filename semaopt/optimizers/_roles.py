@@ -80,7 +80,7 @@ class TwoSided(SemaOptimizer):
             rule = f"the {role} variables of {type(self).__name__} are not averaged"
             require(group["beta"] is None, "beta", group["beta"], rule, "leave it out")
         if role == self.roles[1]:
-            projections.check(group["project"])
+            projections.validate(group["project"])
         return group
 
     def _of(self, role: str) -> list[dict[str, Any]]:
