@@ -216,18 +216,20 @@ def test_shapes_that_do_not_fit(scores, labels, text):
 
 @pytest.mark.parametrize("prior", [0.0, 1.0, -0.1, 1.5, float("nan"), [], [0.5, 0.0]], ids=str)
 def test_bad_priors(prior):
-    with pytest.raises(ValueError, match=r"prior=.*: must lie in \(0, 1\); it is the share of positive labels"):
+    with pytest.raises(
+        ValueError, match=r"prior=.* is invalid: it must lie in \(0, 1\)\. It is the share of positive labels"
+    ):
         AUCMinMax(prior)
 
 
 def test_labels_of_one_class_have_no_prior():
     with pytest.raises(
-        ValueError, match=r"labels=1\.0: has examples of one class alone, so there is no AUC; leave it out"
+        ValueError, match=r"labels=1\.0 is invalid: has examples of one class alone, so there is no AUC\. Leave it out"
     ):
         AUCMinMax.from_labels([1, 1])
-    with pytest.raises(ValueError, match=r"labels='column \[1\]': has examples of one class alone"):
+    with pytest.raises(ValueError, match=r"labels='column \[1\]' is invalid: has examples of one class alone"):
         AUCMinMax.from_labels([[1, 0], [0, 0]])
-    with pytest.raises(ValueError, match=r"labels=\(0,\): must not be empty"):
+    with pytest.raises(ValueError, match=r"labels=\(0,\) is invalid: it must not be empty"):
         AUCMinMax.from_labels([])
 
 
@@ -260,9 +262,13 @@ def test_multi_class_is_each_class_against_the_rest():
     torch.testing.assert_close(auc.prior, torch.tensor([8, 8, 7, 7], dtype=torch.float64) / 30)
     one_hot = torch.nn.functional.one_hot(classes, 4)
     assert torch.equal(auc(h, classes), auc(h, one_hot))
-    with pytest.raises(ValueError, match=r"labels=\(0, 4\): must lie in 0\.\.3; number the classes from 0"):
+    with pytest.raises(
+        ValueError, match=r"labels=\(0, 4\) is invalid: it must lie in 0\.\.3\. Number the classes from 0"
+    ):
         auc(h, classes + (classes == 3))
-    with pytest.raises(ValueError, match=r"labels='torch.float32 of shape \(30,\)': 4 classes need whole numbers"):
+    with pytest.raises(
+        ValueError, match=r"labels='torch.float32 of shape \(30,\)' is invalid: 4 classes need whole numbers"
+    ):
         auc(h, classes.float())
     with pytest.raises(ValueError, match=r"scores of shape \(30, 3\).*the scores must be \(n, 4\)"):
         auc(h[:, :3], classes)
@@ -384,8 +390,11 @@ def test_every_method_trains_it(kind, options):
     [
         ({"prior": "a"}, "prior='a': must be a number"),
         ({"prior": 0.5, "s": "a"}, "s='a': must be a number"),
-        ({"prior": 0.5, "s": [1.0, 2.0]}, r"s=\(2,\): must be one number or have shape \(1,\)"),
-        ({"prior": [0.5, 0.2], "y": [1.0, 2.0, 3.0]}, r"y=\(3,\): must be one number or have shape \(2,\)"),
+        ({"prior": 0.5, "s": [1.0, 2.0]}, r"s=\(2,\) is invalid: it must be one number or have shape \(1,\)"),
+        (
+            {"prior": [0.5, 0.2], "y": [1.0, 2.0, 3.0]},
+            r"y=\(3,\) is invalid: it must be one number or have shape \(2,\)",
+        ),
     ],
 )
 def test_wrong_starts_are_told(given_, text):
@@ -441,9 +450,9 @@ def test_the_prior_is_the_share_among_those_drawn(drawn, invariant):
             r"labels of type list: must be a tensor; try torch",
         ),
         (lambda: AUCMinMax(0.3)(torch.zeros(2), torch.tensor([1, torch.nan])), ValueError, r"nan.*without a label"),
-        (lambda: AUCMinMax.from_labels(1), ValueError, r"labels=1: must be a vector or a matrix"),
+        (lambda: AUCMinMax.from_labels(1), ValueError, r"labels=1 is invalid: it must be a vector or a matrix"),
         (lambda: AUCMinMax.from_labels(["a", "b"]), ValueError, r"labels=\['a', 'b'\]: must be a number, a sequence"),
-        (lambda: AUCMinMax.from_labels([[0], [1]], num_classes=2), ValueError, r"try labels\.flatten\(\)\.long\(\)"),
+        (lambda: AUCMinMax.from_labels([[0], [1]], num_classes=2), ValueError, r"Try labels\.flatten\(\)\.long\(\)"),
     ],
 )
 def test_labels_that_are_none(wrong, error, text):

@@ -126,20 +126,26 @@ def test_the_worst_group_gains():
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: DRO(0), r"size=0: must be a whole number >= 1"),
+        (lambda: DRO(0), r"size=0 is invalid: it must be a whole number >= 1"),
         (
             lambda: DRO(2, strength=0.0),
-            r"strength=0\.0: must be a finite number > 0; it makes the objective strongly concave",
+            r"strength=0\.0 is invalid: it must be a finite number > 0\. It makes the objective strongly concave",
         ),
-        (lambda: DRO(2, regularizer="l2"), r"regularizer='l2': must be one of kl, chi2; try 'kl'"),
+        (lambda: DRO(2, regularizer="l2"), r"regularizer='l2' is invalid: it must be one of kl, chi2\. Try 'kl'"),
         (
             lambda: DRO(2, frequencies=[0.5, 0.6]),
-            r"frequencies=\[0\.5, 0\.6\]: must be 2 numbers > 0 with sum 1; divide counts",
+            r"frequencies=\[0\.5, 0\.6\] is invalid: it must be 2 numbers > 0 with sum 1\. Divide counts",
         ),
         (lambda: DRO(2, frequencies=[1.0]), r"must be 2 numbers > 0 with sum 1"),
-        (lambda: DRO(2)(torch.zeros(3)), r"losses=\(3,\): must be a vector of shape \(2,\); pass one loss per sample"),
-        (lambda: DRO(2)(torch.zeros(3), torch.zeros(2).long()), r"losses=\(3,\): must be a vector of shape \(2,\)"),
-        (lambda: DRO(2)(torch.zeros(()), torch.zeros(()).long()), r"losses=\(\): must be a vector"),
+        (
+            lambda: DRO(2)(torch.zeros(3)),
+            r"losses=\(3,\) is invalid: it must be a vector of shape \(2,\)\. Pass one loss per sample",
+        ),
+        (
+            lambda: DRO(2)(torch.zeros(3), torch.zeros(2).long()),
+            r"losses=\(3,\) is invalid: it must be a vector of shape \(2,\)",
+        ),
+        (lambda: DRO(2)(torch.zeros(()), torch.zeros(()).long()), r"losses=\(\) is invalid: it must be a vector"),
     ],
 )
 def test_bad_arguments(make, text):
@@ -155,7 +161,7 @@ def test_an_index_that_is_none_of_the_weights(index):
 
 @pytest.mark.parametrize("index", [[0], torch.tensor([0.0]), torch.tensor([True])], ids=str)
 def test_an_index_that_is_no_tensor_of_whole_numbers(index):
-    with pytest.raises(ValueError, match=r"must be a tensor of whole numbers; say which weight each loss belongs to"):
+    with pytest.raises(ValueError, match=r"must be a tensor of whole numbers\. Say which weight each loss belongs to"):
         DRO(2)(torch.zeros(1), index)
 
 

@@ -100,7 +100,7 @@ def test_constants_of_a_minimization_problem():
     assert c.c_l == pytest.approx(1 / (1 + 3 * math.sqrt(3) / 8 + 0.5))
     c = Bounded(d=4).constants(Additive(1.0), scalings.AdamPlus(g0=1.0))
     assert c.c_l == pytest.approx(1 / (1 + math.sqrt(2 * (3 * math.sqrt(3) / 8 + 0.5))))
-    with pytest.raises(ValueError, match=r"its c_l needs bounded gradients, .*; pass clip=\(c_l, c_u\)"):
+    with pytest.raises(ValueError, match=r"its c_l needs bounded gradients, .*\. Pass clip=\(c_l, c_u\)"):
         Wavy().constants(Additive(1.0), "adam")
     assert Wavy().constants(Additive(1.0), "adam", clip=(0.5, 2.0)).c_u == 2.0
 
@@ -192,7 +192,9 @@ def test_constants_of_the_quadratic_lower_problem():
     assert float(f_y.norm(dim=1).max()) <= c.C_fy
     steepest = problem.c + 1 / math.sqrt(3 * 0.5)  # where phi' is largest, in all four coordinates
     assert float(slope(problem.f, x[:1], steepest.expand(1, 4), of=1).norm()) == pytest.approx(c.C_fy)
-    with pytest.raises(ValueError, match=r"rho=0\.0: must be > 0: the theorems need a bounded f_y; pass"):
+    with pytest.raises(
+        ValueError, match=r"rho=0\.0 is invalid: it must be > 0: the theorems need a bounded f_y\. Pass"
+    ):
         QuadraticBilevel().constants()
 
 
@@ -259,7 +261,7 @@ def test_second_derivatives_and_samples_of_the_logistic_lower_problem():
         assert float(found) == pytest.approx(float(whole.inner(x, y)()), abs=0.02)
     with pytest.raises(ValueError, match=r"batch=None: the simulator samples examples\. Pass batch=1 or more"):
         whole.draw(1, 1, 1, torch.Generator())
-    with pytest.raises(ValueError, match=r"batch=0: must be at least 1"):
+    with pytest.raises(ValueError, match=r"batch=0 is invalid: it must be at least 1"):
         LogisticBilevel(batch=0)
 
 
@@ -314,11 +316,11 @@ def test_composition_minimizers():
 
 
 def test_wrong_options():
-    with pytest.raises(ValueError, match=r"lam=3\.0: must lie in \(0, 2\]"):
+    with pytest.raises(ValueError, match=r"lam=3\.0 is invalid: it must lie in \(0, 2\]"):
         QuadraticBilevel(lam=3.0)
-    with pytest.raises(ValueError, match=r"noise=1\.0: must lie in \[0, 1\)"):
+    with pytest.raises(ValueError, match=r"noise=1\.0 is invalid: it must lie in \[0, 1\)"):
         QuadraticBilevel(noise=1.0)
-    with pytest.raises(ValueError, match=r"d=9: must lie in 1\.\.5"):
+    with pytest.raises(ValueError, match=r"d=9 is invalid: it must lie in 1\.\.5"):
         QuadraticComposition(d=9)
 
 
@@ -328,7 +330,7 @@ def test_hyper_cleaning_has_no_batch_larger_than_its_data(batch):
     from semaopt.problems.cleaning import HyperCleaning
 
     with pytest.raises(
-        ValueError, match=rf"batch={batch}: must lie in 1\.\.400; the smaller set has that many examples"
+        ValueError, match=rf"batch={batch} is invalid: it must lie in 1\.\.400\. The smaller set has that many examples"
     ):
         HyperCleaning(batch=batch)
 
@@ -349,5 +351,5 @@ def test_hyper_cleaning_is_as_described():
     assert [problem.inner().item() for _ in range(20)] == [twin.inner().item() for _ in range(20)]
     assert problem.inner().item() == pytest.approx(0.5 * torch.log(torch.tensor(10.0)).item())
     assert problem.accuracy("test") < 0.2
-    with pytest.raises(ValueError, match=r"corruption=1: must lie in \[0, 1\)"):
+    with pytest.raises(ValueError, match=r"corruption=1 is invalid: it must lie in \[0, 1\)"):
         HyperCleaning(corruption=1)

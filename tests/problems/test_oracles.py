@@ -90,10 +90,13 @@ def test_blocks_do_not_change_the_number_of_steps():
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: Additive(0.0), r"sigma2=0.0: must be a finite number > 0; use Noiseless\(\) for no noise"),
-        (lambda: Multiplicative(-1.0, 1.0), r"relative=-1.0: must be a finite number > 0"),
-        (lambda: Sparsified(Noiseless(), 0.0), r"keep=0.0: must lie in \(0, 1\]"),
-        (lambda: Quantized(Noiseless(), 0.0), r"step=0.0: must be a finite number > 0"),
+        (
+            lambda: Additive(0.0),
+            r"sigma2=0.0 is invalid: it must be a finite number > 0\. Use Noiseless\(\) for no noise",
+        ),
+        (lambda: Multiplicative(-1.0, 1.0), r"relative=-1.0 is invalid: it must be a finite number > 0"),
+        (lambda: Sparsified(Noiseless(), 0.0), r"keep=0.0 is invalid: it must lie in \(0, 1\]"),
+        (lambda: Quantized(Noiseless(), 0.0), r"step=0.0 is invalid: it must be a finite number > 0"),
     ],
 )
 def test_errors(make, text):

@@ -138,9 +138,9 @@ def test_assumptions_and_missing_constants_are_named():
         minmax(Constants(L_f=2.0, sigma2=0.1, delta_f=3.0), T=9)
     with pytest.raises(ValueError, match=r"thm:6 needs .*dim_y, the dimension of y"):
         bilevel(Constants(sigma2=0.1), T=9, method="sbma")
-    with pytest.raises(ValueError, match=r"dual='concave': must be one of 'strongly concave', 'pl'"):
+    with pytest.raises(ValueError, match=r"dual='concave' is invalid: it must be one of 'strongly concave', 'pl'"):
         minmax(MINMAX, T=9, dual="concave")
-    with pytest.raises(ValueError, match=r"c=1.0: must be 0: thm:PDAda assumes a variance <= sigma2"):
+    with pytest.raises(ValueError, match=r"c=1.0 is invalid: it must be 0: thm:PDAda assumes a variance <= sigma2"):
         minmax(Constants(**known, c=1.0), T=9)
 
 
@@ -174,12 +174,12 @@ def test_zero_constants_give_a_plan_or_an_error_that_names_the_constant(method, 
 def test_errors_for_problems_without_best_rates():
     flat = dict.fromkeys(("L_fx", "L_fy", "L_gxy", "L_gyy"), 0.0)
     with pytest.raises(
-        ValueError, match=r"L_F=0\.0: must be positive: otherwise F is linear.*; pass a positive L, L_fx"
+        ValueError, match=r"L_F=0\.0 is invalid: it must be positive: otherwise F is linear.*\. Pass a positive L, L_fx"
     ):
         bilevel(replace(BILEVEL, **flat), T=9)
-    with pytest.raises(ValueError, match=r"delta_y=None: y\*\(x\) is constant .*; pass delta_y > 0"):
+    with pytest.raises(ValueError, match=r"delta_y=None is invalid: y\*\(x\) is constant .*\. Pass delta_y > 0"):
         bilevel(replace(BILEVEL, C_gxy=0.0, delta_y=None), T=9)
-    text = r"estimator_error=0\.0: grad F is constant and known .*; leave it out"
+    text = r"estimator_error=0\.0 is invalid: grad F is constant and known .*\. Leave it out"
     with pytest.raises(ValueError, match=text):
         bilevel(replace(BILEVEL, **flat, L=1.0, estimator_error=0.0), T=9, method="sbma")
 
@@ -189,7 +189,7 @@ def test_errors_for_problems_without_best_rates():
 def test_t_for_needs_a_number(theorem, epsilon):
     simple = Constants(L=2.0, mu=0.5, delta_f=1.0, sigma2=0.1)
     c = {"minmax": MINMAX, "bilevel": BILEVEL}.get(theorem, simple)
-    with pytest.raises(ValueError, match=rf"epsilon={epsilon!r}: must .*; it is the accuracy"):
+    with pytest.raises(ValueError, match=rf"epsilon={epsilon!r} is invalid: it must .*\. It is the accuracy"):
         T_for(theorem, c, epsilon)
 
 
