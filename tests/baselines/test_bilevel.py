@@ -136,7 +136,7 @@ def test_wrong_options():
     _, x, y, _ = bed()
     with pytest.raises(ValueError, match="lower_steps=0: must be a whole number >= 1"):
         BSA([x], [y], lower_steps=0)
-    with pytest.raises(ValueError, match=r"powers=\(0\.4,\): must be two numbers >= 0, of y and of x"):
+    with pytest.raises(ValueError, match=r"powers=\(0\.4,\): must be two numbers >= 0, for y and for x"):
         TTSA([x], [y], powers=(0.4,))
     with pytest.raises(ValueError, match=r"scaling='adam': an upper group has no such option"):
         SOBA([{"params": [x], "scaling": "adam"}], [y])

@@ -168,7 +168,11 @@ BAD = [
     ({"dual": iter(())}, ValueError, r"dual=\[\]: must hold at least one parameter"),
     ({"dual": torch.zeros(2)}, TypeError, r"dual: got one tensor; pass a list, dual=\[tensor\]"),
     ({"primal": 3}, TypeError, r"primal: got int; pass parameters, such as model\.parameters\(\)"),
-    ({"dual": [{"params": [], "role": "primal"}]}, ValueError, r"role='primal': given as dual=; leave the role out"),
+    (
+        {"dual": [{"params": [], "role": "primal"}]},
+        ValueError,
+        r"role='primal': the group is passed as dual=; pass it as primal=",
+    ),
     (
         {"dual": [{"params": [], "beta": 0.5}]},
         ValueError,

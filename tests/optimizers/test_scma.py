@@ -132,7 +132,7 @@ def test_each_block_has_its_own_average():
         for i, value in z.items():
             torch.testing.assert_close(optimizer.z[i], value)
     assert optimizer.z.shape == (6, 1)
-    assert optimizer.param_groups[0]["z_seen"].tolist() == [1.0, 1.0, 1.0, 0.0, 0.0, 1.0]
+    assert optimizer.algorithm_state["z_seen"].tolist() == [1.0, 1.0, 1.0, 0.0, 0.0, 1.0]
     before = optimizer.state_dict()
     buffer = io.BytesIO()
     torch.save(before, buffer)
@@ -177,7 +177,7 @@ def test_groups_share_z():
     optimizer = semaopt.SCMA([{"params": [a], "lr": 0.5}, {"params": [b], "lr": 0.0}], beta=0.0, scaling="shb")
     optimizer.step(lambda: a * b, lambda z: z.sum())
     assert (a.item(), b.item()) == (0.0, 2.0)
-    with pytest.raises(ValueError, match=r"inner_beta=0\.5: all groups share one z; give inner_beta to the optimizer"):
+    with pytest.raises(ValueError, match=r"inner_beta=0\.5: all groups share one z; pass inner_beta to the optimizer"):
         optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))], "inner_beta": 0.5})
 
 
@@ -185,14 +185,14 @@ def test_groups_share_z():
     ("options", "call", "kind", "text"),
     [
         ({}, {"index": [0]}, ValueError, r"index=\[0\]: this optimizer has one z; construct it with blocks=n"),
-        ({"blocks": 3}, {}, ValueError, r"index=None: this optimizer has 3 blocks; say which"),
+        ({"blocks": 3}, {}, ValueError, r"index=None: this optimizer has 3 blocks; pass the blocks of the rows"),
         ({"blocks": 3}, {"index": [0, 3]}, ValueError, r"index=\[0, 3\]: must lie in 0\.\.2"),
         ({"blocks": 3}, {"index": [1, 1]}, ValueError, r"index=\[1, 1\]: must hold each block at most once"),
         ({"blocks": 3}, {"index": [0.5]}, ValueError, r"index=\[0\.5\]: must be a vector of whole numbers"),
-        ({"blocks": 3}, {"index": [0]}, ValueError, r"inner\(\)=\(2,\): must have 1 rows; one for each block"),
+        ({"blocks": 3}, {"index": [0]}, ValueError, r"inner\(\)=\(2,\): must have 1 rows; return one row per block"),
         ({}, {"inner": lambda x: 1.0}, TypeError, r"inner\(\) returned float; return the tensor g\(x\)"),
         ({}, {"inner": lambda x: x.detach()}, RuntimeError, r"inner\(\) returned a tensor without a graph"),
-        ({}, {"outer": lambda z: z}, ValueError, r"outer\(\) returned shape \(2,\): must be one number"),
+        ({}, {"outer": lambda z: z}, ValueError, r"outer\(\) returned shape \(2,\): it must return one number"),
         ({}, {"inner": lambda x: x[:1] * 2}, ValueError, r"inner\(\)=\(1,\): had shape \(2,\) before; keep its shape"),
     ],
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from semaopt.estimator import sema_, track_
-from semaopt.optimizers._minmax import ascend_
+from semaopt.kernels.ascend import ascend_
 from semaopt.problems.bilevel import QuadraticBilevel
 from semaopt.problems.compositional import QuadraticComposition
 from semaopt.problems.logistic import LogisticBilevel
