@@ -142,5 +142,5 @@ def test_wrong_options():
         SOBA([{"params": [x], "scaling": "adam"}], [y])
     with pytest.raises(ValueError, match=r"scaling='adam': a primal group has no such option"):
         semaopt.baselines.SGDA([{"params": [x], "scaling": "adam"}], [y])
-    with pytest.raises(ValueError, match=r"beta=0\.5: the upper variables of SOBA are not averaged; leave it out"):
+    with pytest.raises(ValueError, match=r"beta=0\.5: the upper variables of SOBA are not averaged; leave beta out"):
         SOBA([{"params": [x], "beta": 0.5}], [y])

@@ -259,7 +259,7 @@ def test_errors_name_the_value_the_rule_and_the_remedy():
         semaopt.SMB([x], [])
     with pytest.raises(ValueError, match=r"given twice, at group 0, position 0 and at group 1, position 0"):
         semaopt.SMB([x], [x])
-    with pytest.raises(ValueError, match=r"beta=0\.5: the lower variables of SMB are not averaged; leave it out"):
+    with pytest.raises(ValueError, match=r"beta=0\.5: the lower variables of SMB are not averaged; leave beta out"):
         semaopt.SMB([x], [{"params": [y], "beta": 0.5}])
     with pytest.raises(ValueError, match=r"scaling='adam': a lower group has no such option; it has .*project"):
         semaopt.SMB([x], [{"params": [y], "scaling": "adam"}])

@@ -80,9 +80,9 @@ def test_what_all_groups_share_is_no_option_of_one(kind, name, value):
     with pytest.raises(ValueError, match=f"{name}={value!r}: all groups share this option; pass it to the optimizer"):
         kind([{"params": [x], name: value}], [y])
     optimizer = kind([x], [y])
+    late = {"params": [nn.Parameter(torch.ones(1))], "role": optimizer.roles.second, name: value}
     with pytest.raises(ValueError, match=f"{name}={value!r}: all groups share this option"):
-        role = optimizer.roles.second
-        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))], "role": role, name: value})
+        optimizer.add_param_group(late)
     assert len(optimizer.param_groups) == 2
 
 
