@@ -1,11 +1,12 @@
 """Validate arguments; every error names the value, the rule and the remedy.
 
-``lr=-1.0: must be a finite number >= 0; try 1e-3``
+``lr=-1.0 is invalid: it must be a finite number >= 0. Try 1e-3.``
 """
 
 from __future__ import annotations
 
 import math
+import re
 from numbers import Integral, Real
 from typing import Any
 
@@ -13,6 +14,9 @@ from torch import Tensor
 
 #: Smallest and largest bound of the scaling s: outside this range 1/s^2 is not a normal float32 number.
 SMALLEST_BOUND, LARGEST_BOUND = 1e-18, 1e18
+
+# A first word that may be capitalized: not a symbol (gamma = ...), a call or a dotted name.
+_PLAIN_WORD = re.compile(r"[a-z]+(?= (?!=)|,|$)")
 
 
 class NonFiniteError(RuntimeError):
@@ -34,13 +38,16 @@ def require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None:
 
 
 def invalid(name: str, value: object, rule: str, remedy: str) -> str:
-    """Return the text of an error, ``name=value: rule; remedy``
+    """Return the text of an error, ``name=value is invalid: it <rule>. <Remedy>.``
 
     >>> from semaopt._validation import invalid
     >>> invalid("lr", -1.0, "must be >= 0", "try lr=1e-3")
-    'lr=-1.0: must be >= 0; try lr=1e-3'
+    'lr=-1.0 is invalid: it must be >= 0. Try lr=1e-3.'
     """
-    return f"{name}={value!r}: {rule}; {remedy}"
+    clause = f"it {rule}" if rule.startswith("must ") else rule
+    first = _PLAIN_WORD.match(remedy)
+    sentence = remedy[0].upper() + remedy[1:] if first else remedy
+    return f"{name}={value!r} is invalid: {clause}. {sentence}{'' if sentence.endswith(('.', '?')) else '.'}"
 
 
 def is_real(value: Any) -> bool:
@@ -77,7 +84,7 @@ def validate_rate(name: str, value: Any, remedy: str) -> None:
 def validate_beta(name: str, value: Any) -> None:
     """Require a momentum in [0, 1), or a one-element tensor that holds one."""
     ok = is_real(value) and 0 <= to_float(value) < 1
-    require(ok, name, value, "must lie in [0, 1)", f"gamma = 1 - {name} weighs the newest sample; try 0.9")
+    require(ok, name, value, "must lie in [0, 1)", f"Try {name}=0.9; gamma = 1 - {name} is the weight of a new sample.")
 
 
 def validate_bounds(name: str, value: Any) -> None:
@@ -88,10 +95,10 @@ def validate_bounds(name: str, value: Any) -> None:
         name,
         value,
         f"must be (c_l, c_u) with {SMALLEST_BOUND:g} <= c_l <= c_u <= {LARGEST_BOUND:g}",
-        "the scaling s = 1/(sqrt(u) + g0) is held between them; try (0.1, 1000.0)",
+        "These bounds clip the scaling s = 1/(sqrt(u) + g0); try (0.1, 1000.0).",
     )
 
 
 def validate_flag(name: str, value: Any) -> None:
     """Require True or False; 0, 1 and None are not accepted."""
-    require(isinstance(value, bool), name, value, "must be True or False", "pass a bool")
+    require(isinstance(value, bool), name, value, "must be True or False", "Pass a bool.")

@@ -55,7 +55,7 @@ class BilevelOptimizer(SemaOptimizer):
         validate_rate("lower_lr", defaults["lower_lr"], "keep it below 2/|g_yy|; try 0.1")
         validate_rate("lower_weight_decay", defaults["lower_weight_decay"], "0.0 turns it off")
         defaults["inverse"] = self._resolved(defaults["inverse"])
-        groups = self.roles.groups(upper, lower)
+        groups = self.roles.groups(upper, lower, defaults["project"])
         super().__init__(groups, defaults, on_nonfinite=on_nonfinite, process_group=process_group)
 
     # ---- param groups -----------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from torch.optim.optimizer import ParamsT
 
 from semaopt import projections
 from semaopt._validation import require
+from semaopt._variables import declared_projection, declared_role
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,21 @@ class Roles:
         """Return both roles."""
         return self.first, self.second
 
-    def groups(self, first: ParamsT, second: ParamsT | None) -> list[dict[str, Any]]:
-        """Return param groups with roles from the two arguments, or from one list of groups with a ``role`` each."""
+    def groups(self, first: ParamsT, second: ParamsT | None, project: Any = None) -> list[dict[str, Any]]:
+        """Return param groups with roles.
+
+        Args:
+            first: variables of the first role or, without ``second``, one list of groups with a ``role`` each.
+            second: variables of the second role.
+            project: the default projection; without one, variables take the projection that their loss has declared.
+        """
         if second is None:
-            return self._groups_of_one_list(first)
-        return _named([*_groups(first, self.first), *_groups(second, self.second)])
+            groups = self._groups_of_one_list(first)
+        else:
+            groups = [*_groups(first, self.first), *_groups(second, self.second)]
+        if project is None:
+            groups = [part for group in groups for part in self._with_declared_projections(group)]
+        return _named(groups)
 
     def _groups_of_one_list(self, given: Any) -> list[dict[str, Any]]:
         first, second = self.names
@@ -60,7 +71,23 @@ class Roles:
             require(found, "role", role, "no group of the list has this role", remedy)
         for group in groups:
             self.validate(group)
-        return _named([{**group, "params": _listed(group["params"])} for group in groups])
+        groups = [{**group, "params": _listed(group["params"])} for group in groups]
+        for role in self.names:
+            _validate_declared_roles([group for group in groups if group["role"] == role], role)
+        return groups
+
+    def _with_declared_projections(self, group: dict[str, Any]) -> list[dict[str, Any]]:
+        """Split a group of the second role by the projections that losses have declared for their variables."""
+        params = group["params"]
+        if group["role"] == self.first or "project" in group or not isinstance(params, list) or not params:
+            return [group]
+        parts: list[tuple[Any, list[Any]]] = []
+        for x in params:
+            projection = declared_projection(_tensor_of(x))
+            if not parts or parts[-1][0] != projection:
+                parts.append((projection, []))
+            parts[-1][1].append(x)
+        return [{**group, "params": own, **({"project": project} if project else {})} for project, own in parts]
 
     def validate(self, group: Mapping[str, Any]) -> None:
         """Raise unless the group has one of the roles."""
@@ -126,7 +153,26 @@ def _groups(params: ParamsT, role: str) -> list[dict[str, Any]]:
         require(
             named == role, "role", named, f"the group is passed as {role}=", f"pass it as {named}=, or drop the role"
         )
-    return [{**group, "params": _listed(group["params"]), "role": role} for group in groups]
+    groups = [{**group, "params": _listed(group["params"]), "role": role} for group in groups]
+    _validate_declared_roles(groups, role)
+    return groups
+
+
+def _validate_declared_roles(groups: list[dict[str, Any]], role: str) -> None:
+    """Raise for a variable that its loss has declared to be of the other role."""
+    for group in groups:
+        for x in group["params"] if isinstance(group["params"], list) else ():
+            declared = declared_role(_tensor_of(x))
+            if declared is not None and declared != role:
+                done = {"dual": "maximized over", "primal": "minimized over"}[declared]
+                raise ValueError(
+                    f"{role}= holds a {declared} variable of a min-max loss, which must be {done}. Pass "
+                    "primal=[*model.parameters(), *loss.primal_parameters()] and dual=loss.dual_parameters()."
+                )
+
+
+def _tensor_of(x: Any) -> Any:
+    return x[1] if isinstance(x, tuple) else x
 
 
 def _listed(params: Any) -> Any:

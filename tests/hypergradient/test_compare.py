@@ -92,9 +92,9 @@ def test_str_of_a_comparison():
 
 def test_wrong_arguments():
     *_, (outer, inner, xs, ys) = bed()
-    with pytest.raises(ValueError, match=r"upper=\[\]: must hold a parameter that requires grad"):
+    with pytest.raises(ValueError, match=r"upper=\[\] is invalid: it must hold a parameter that requires grad"):
         compare(outer, inner, iter(()), ys)
-    with pytest.raises(ValueError, match="estimates=0: must be a whole number >= 1"):
+    with pytest.raises(ValueError, match="estimates=0 is invalid: it must be a whole number >= 1"):
         compare(outer, inner, xs, ys, estimates=0)
     with pytest.raises(TypeError, match=r"inverse='exact'"):
         compare(outer, inner, xs, ys, "exact")

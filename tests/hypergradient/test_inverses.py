@@ -406,21 +406,26 @@ def test_power_iteration_starts_anywhere_and_refuses_a_flat_problem():
     oracles = Oracles(problem.outer(x, y), problem.inner(x, y), [x], [y])
     assert power_iteration(oracles, [torch.zeros_like(y)], 30) == pytest.approx(problem.C_gyy, rel=0.05)
     flat = Oracles(lambda: y.sum(), lambda: (0 * y.square()).sum(), [x], [y])
-    with pytest.raises(ValueError, match=r"bound=0\.0: inner\(\) is flat in the lower parameters; add a regularizer"):
+    with pytest.raises(
+        ValueError, match=r"bound=0\.0 is invalid: inner\(\) is flat in the lower parameters\. Add a regularizer"
+    ):
         power_iteration(flat, [y.detach()])
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: Neumann(0), r"terms=0: must be a whole number >= 1; try 10"),
-        (lambda: NeumannSeries(2.5), r"terms=2\.5: must be a whole number >= 1"),
-        (lambda: Neumann(3, bound=-1.0), r"bound=-1\.0: must be a number > 0; pass C >= \|O_gyy\|"),
-        (lambda: Neumann(3, bound=math.nan), r"bound=nan: must be a number > 0"),
-        (lambda: TrackedSystem(lr=0.0), r"lr=0\.0: must be a number > 0; pass a number below 2/\|g_yy\|"),
-        (lambda: CG(steps=True), r"steps=True: must be a whole number >= 1"),
-        (lambda: CG(tolerance=1.0), r"tolerance=1\.0: must lie in \[0, 1\)"),
-        (lambda: Exact(limit=0), r"limit=0: must be a whole number >= 1"),
+        (lambda: Neumann(0), r"terms=0 is invalid: it must be a whole number >= 1\. Try 10"),
+        (lambda: NeumannSeries(2.5), r"terms=2\.5 is invalid: it must be a whole number >= 1"),
+        (lambda: Neumann(3, bound=-1.0), r"bound=-1\.0 is invalid: it must be a number > 0\. Pass C >= \|O_gyy\|"),
+        (lambda: Neumann(3, bound=math.nan), r"bound=nan is invalid: it must be a number > 0"),
+        (
+            lambda: TrackedSystem(lr=0.0),
+            r"lr=0\.0 is invalid: it must be a number > 0\. Pass a number below 2/\|g_yy\|",
+        ),
+        (lambda: CG(steps=True), r"steps=True is invalid: it must be a whole number >= 1"),
+        (lambda: CG(tolerance=1.0), r"tolerance=1\.0 is invalid: it must lie in \[0, 1\)"),
+        (lambda: Exact(limit=0), r"limit=0 is invalid: it must be a whole number >= 1"),
     ],
 )
 def test_invalid_options_name_the_rule(make, text):
@@ -430,7 +435,9 @@ def test_invalid_options_name_the_rule(make, text):
 
 def test_exact_refuses_large_and_singular_problems():
     problem, x, y = quadratic()
-    with pytest.raises(ValueError, match=r"lower parameters=5: a dense Hessian is for at most 3; use CG or Tracked"):
+    with pytest.raises(
+        ValueError, match=r"lower parameters=5 is invalid: a dense Hessian is for at most 3\. Use CG or Tracked"
+    ):
         estimate(Exact(limit=3), problem, x, y)
     z = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
     singular = Oracles(lambda: z.sum(), lambda: x.sum() * z[0] + z[0].square() + 0 * z[1].square(), [x], [z])

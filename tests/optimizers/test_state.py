@@ -28,9 +28,15 @@ def without(saved, name):
     ("saved", "text"),
     [
         (stepped(torch.optim.Adam).state_dict(), r"options=\['beta', 'bias_correction', .*lacks options of ASA"),
-        (stepped(semaopt.ASA, 2).state_dict(), r"v=\(2,\): parameter 0 of group 0 has shape \(3,\)"),
-        (without(stepped(semaopt.ASA).state_dict(), "v"), "v=None: the checkpoint has no such average of parameter 0"),
-        (without(stepped(semaopt.ASA).state_dict(), "u"), "u=None: the checkpoint has no such average of parameter 0"),
+        (stepped(semaopt.ASA, 2).state_dict(), r"v=\(2,\) is invalid: parameter 0 of group 0 has shape \(3,\)"),
+        (
+            without(stepped(semaopt.ASA).state_dict(), "v"),
+            "v=None is invalid: the checkpoint has no such average of parameter 0",
+        ),
+        (
+            without(stepped(semaopt.ASA).state_dict(), "u"),
+            "u=None is invalid: the checkpoint has no such average of parameter 0",
+        ),
     ],
     ids=["torch's Adam", "another shape", "no v", "no u"],
 )
@@ -60,7 +66,7 @@ def test_so_is_one_of_a_method_without_a_scaling(kind):
 
     fits = optimizer(3)
     fits.load_state_dict(optimizer(3).state_dict())
-    with pytest.raises(ValueError, match=r"v=\(1,\): parameter 0 of group 0 has shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"v=\(1,\) is invalid: parameter 0 of group 0 has shape \(3,\)"):
         fits.load_state_dict(optimizer(1).state_dict())
 
 
@@ -119,7 +125,7 @@ def test_a_rate_that_somebody_set_wrong_is_refused_before_the_step(name, value):
     (x,) = optimizer.param_groups[0]["params"]
     before = x.detach().clone()
     optimizer.param_groups[0][name] = value
-    with pytest.raises(ValueError, match=f"{name}={value!r}: must "):
+    with pytest.raises(ValueError, match=f"{name}={value!r} is invalid: it must "):
         optimizer.step()
     assert torch.equal(x, before)
 
