@@ -173,7 +173,7 @@ class SBMA(BilevelOptimizer):
         average: Tensor = state[key]
         same, before = average.shape == sample.shape, tuple(average.shape)
         remedy = "no parameter may be added or frozen after the first step"
-        require(same, key, tuple(sample.shape), f"had shape {before} before", remedy)
+        require(same, key, tuple(sample.shape), f"it had shape {before} before", remedy)
         track_(average, sample, 1.0 if state["t"] == 0 else 1 - self._of("upper")[0]["beta"])
         if clip is not None:
             clip(average)

@@ -190,7 +190,9 @@ class SCMA(SemaOptimizer):
         if group.get("initial_gamma"):
             gamma = min(1.0, gamma * ((1 - group["beta"]) / group["initial_gamma"]))  # the factor of the schedule
         z: Tensor = state["z"] if rows is None else state["z"][rows]
-        require(z.shape == g.shape, "inner()", tuple(g.shape), f"had shape {tuple(z.shape)} before", "keep its shape")
+        require(
+            z.shape == g.shape, "inner()", tuple(g.shape), f"it had shape {tuple(z.shape)} before", "keep its shape"
+        )
         if rows is None:
             return track_(z.clone(), g, gamma)
         seen: Tensor = state["z_seen"][rows]

@@ -155,7 +155,7 @@ def test_a_group_added_later():
     assert (b == 0).all()
     with pytest.raises(
         ValueError,
-        match=r"role=None is invalid: a param group of a min-max optimizer must have one\. Pass the blocks of the rows side",
+        match=r"role=None is invalid: a param group of a min-max optimizer must have one\. Say which side",
     ):
         optimizer.add_param_group({"params": pair()})
     assert len(optimizer.param_groups) == 4

@@ -130,9 +130,9 @@ def test_an_average_that_is_refused_takes_the_others_back():
     optimizer.step(*closures)
     late = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     optimizer.add_param_group({"params": [late], "role": "lower"})
-    before, place = copy.deepcopy(optimizer.state[y]), x.detach().clone()
+    before, place = copy.deepcopy(optimizer.algorithm_state), x.detach().clone()
     with pytest.raises(
-        ValueError, match=r"f_y=\(6,\) is invalid: had shape \(5,\) before\. No parameter may be added or frozen"
+        ValueError, match=r"f_y=\(6,\) is invalid: it had shape \(5,\) before\. No parameter may be added or frozen"
     ):
         optimizer.step(closures[0], lambda: closures[1]() + late.square().sum())
     torch.testing.assert_close(optimizer.algorithm_state, before, rtol=0, atol=0)
@@ -152,7 +152,7 @@ def test_the_first_lower_parameter_may_not_be_frozen_either():
     optimizer.step(outer, inner)
     ys[0].requires_grad_(False)
     with pytest.raises(
-        ValueError, match=r"f_y=\(2,\) is invalid: had shape \(4,\) before\. No parameter may be added or frozen"
+        ValueError, match=r"f_y=\(2,\) is invalid: it had shape \(4,\) before\. No parameter may be added or frozen"
     ):
         optimizer.step(outer, inner)
 
@@ -172,13 +172,13 @@ def test_wrong_options():
     optimizer.step(*closures)
     late = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     optimizer.add_param_group({"params": [late], "role": "upper"})
-    with pytest.raises(ValueError, match=r"had shape \(4,\) before; no parameter may be added or frozen"):
+    with pytest.raises(ValueError, match=r"had shape \(4,\) before. No parameter may be added or frozen"):
         optimizer.step(lambda: closures[0]() + late.sum(), closures[1])
     frozen, other = (nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(2))
     optimizer = semaopt.SBMA([frozen, other], [y])
     optimizer.step(lambda: (frozen + other).sum() + closures[0](), closures[1])
     frozen.requires_grad_(False)
-    with pytest.raises(ValueError, match=r"had shape \(2,\) before; no parameter may be added or frozen"):
+    with pytest.raises(ValueError, match=r"had shape \(2,\) before. No parameter may be added or frozen"):
         optimizer.step(lambda: other.sum() + closures[0](), closures[1])
     with pytest.raises(
         ValueError, match=r"bound=0\.0 is invalid: inner\(\) is flat in the lower parameters\. Add a regularizer"

@@ -224,7 +224,7 @@ def test_groups_share_z():
             {},
             {"inner": lambda x: x[:1] * 2},
             ValueError,
-            r"inner\(\)=\(1,\) is invalid: had shape \(2,\) before\. Keep its shape",
+            r"inner\(\)=\(1,\) is invalid: it had shape \(2,\) before\. Keep its shape",
         ),
     ],
 )
