@@ -1,7 +1,7 @@
 r"""Convert docstrings to Markdown: a griffe extension that mkdocstrings loads.
 
-Docstrings are written for readers of the source: mathematics and references in reStructuredText, doctests, and arguments
-that share a description on one line. This extension converts them to the Markdown of the site.
+Docstrings are written for readers of the source: mathematics and references in reStructuredText, doctests, and
+arguments that share a description on one line. This extension converts them to the Markdown of the site.
 """
 
 import re

@@ -170,7 +170,9 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
             raise PluginError(f"{page.file.src_uri}: {error}") from None
 
     if "<code>```" in html:
-        raise PluginError(f"{page.file.src_uri}: shows ``` as text because a doctest is indented; move it to the left margin")
+        raise PluginError(
+            f"{page.file.src_uri}: shows ``` as text because a doctest is indented; move it to the left margin"
+        )
     entries = list(page.toc.items)
     for entry in entries:
         entry.title = re.sub(r"\\\((?P<tex>.*?)\\\)", replace, entry.title)
