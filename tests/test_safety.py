@@ -86,7 +86,7 @@ NAMES = ["../up", "..", ".", "/etc/passwd", "a/b", "a\\b", "a\0b", "", "-x", "a 
 def test_a_name_from_a_spec_is_one_file_name(name):
     with pytest.raises(SpecError, match=r"name=.* is invalid: it should match pattern .*\. It is used in file names"):
         a_spec(name=name)
-    with pytest.raises(SpecError, match=r"methods\[0\].name=.*: string should match pattern"):
+    with pytest.raises(SpecError, match=r"methods\[0\].name=.* is invalid: it should match pattern"):
         schema.build({**RAW, "methods": [{**RAW["methods"][0], "name": name}, *RAW["methods"][1:]]})
 
 

@@ -42,17 +42,20 @@ def test_all_figures_are_there():
         ({"methods": {"adam": {"finer": {}}}}, "methods[0].finer is now called multipliers. Rename the key."),
         ({"tuning": {"first_look": 2}}, "tuning.first_look is now called first_rung. Rename the key."),
         ({"methods": {"adam": {"options": {"bta": 0.9}}}}, "methods[0].options.bta: ASA has no such hyper-parameter"),
-        ({"methods": {"adam": {"options": {"beta": 1.5}}}}, "methods[0]: beta=1.5"),
+        ({"methods": {"adam": {"options": {"beta": 1.5}}}}, "methods[0]: beta=1.5 is invalid: it must lie in [0, 1)"),
         (
             {"methods": {"adam": {"options": {"beta2": 0.9, "scaling": "shb"}}}},
-            "beta2=0.9: scaling 'shb' takes no hyper-parameters",
+            "beta2=0.9 is invalid: scaling 'shb' takes no hyper-parameters",
         ),
         (
             {"methods": {"adam": {"algorithm": "PDAda"}}},
             "methods[0].algorithm='PDAda' is for min-max problems; loss = 'cross_entropy' is a minimization problem. "
             "Use ASA, ASGD, Ada",
         ),
-        ({"methods": {"beta": {"options": {"every": "two"}}}}, "every='two': must be a whole number >= 1"),
+        (
+            {"methods": {"beta": {"options": {"every": "two"}}}},
+            "every='two' is invalid: it must be a whole number >= 1",
+        ),
         ({"methods": {"beta": {"grid": {"beta": []}}}}, "methods[1]: the axis 'beta' is empty. Give it"),
         ({"methods": {"beta": {"grid": {"beta": [0.9]}}}}, "unequal numbers of trials (adam 6, beta 2, both 6)"),
         ({"epochs": "three"}, "epochs='three' is invalid: it should be a valid integer. Write a value of this type."),
@@ -138,11 +141,11 @@ def test_all_figures_are_there():
         ),
         (
             {"methods": {"adam": {"options": {"scaling": "adabound"}}}},
-            "methods[0]: g0=1e-07: scaling 'adabound' takes c_l, c_u, beta2; leave it out, or move a shared axis",
+            "methods[0]: g0=1e-07 is invalid: scaling 'adabound' takes c_l, c_u, beta2. Leave it out, or move",
         ),
         (
             {"methods": {"adam": {"options": {"scaling": "shb"}}}},
-            "methods[0]: g0=1e-07: scaling 'shb' takes no hyper-parameters; leave it out",
+            "methods[0]: g0=1e-07 is invalid: scaling 'shb' takes no hyper-parameters. Leave it out",
         ),
     ],
 )

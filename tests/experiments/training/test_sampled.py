@@ -136,10 +136,10 @@ def test_average_precision_is_the_mean_precision_at_the_positive_rows():
 @pytest.mark.parametrize(
     ("method", "values", "text"),
     [
-        ("SMB", {"inverse": "exact"}, "inverse='exact': is unknown; use one of tracked, neumann, series"),
-        ("SMB", {"terms": 3}, "inverse='tracked': does not take terms; leave them out"),
-        ("SMB", {"g0": 1e-8}, "g0=1e-08: scaling 'shb' takes no hyper-parameters; leave it out"),
-        ("SMB", {"beta2": 0.9}, "beta2=0.9: scaling 'shb' takes no hyper-parameters; leave it out"),
+        ("SMB", {"inverse": "exact"}, "inverse='exact' is invalid: it must be one of tracked, neumann, series"),
+        ("SMB", {"terms": 3}, "inverse='tracked' is invalid: it does not take terms. Leave them out"),
+        ("SMB", {"g0": 1e-8}, "g0=1e-08 is invalid: scaling 'shb' takes no hyper-parameters. Leave it out"),
+        ("SMB", {"beta2": 0.9}, "beta2=0.9 is invalid: scaling 'shb' takes no hyper-parameters. Leave it out"),
         ("SOBA", {"terms": 3}, "SOBA does not take them"),
         ("SCMA", {"inner_beta": 1.5}, "inner_beta=1.5"),
     ],

@@ -32,7 +32,9 @@ class AUC(MinMax):
         own = algorithms.find(run.algorithm.name).loss
         # A task has labels 0 and 1, so batches need no validation.
         self.auc: AUCMinMax | MarginLoss = (
-            AUCMinMax.from_labels(task.train.labels, validate=False, **kind) if own is None else own().to(**kind)
+            AUCMinMax.from_labels(task.train.labels, score="linear", validate=False, **kind)
+            if own is None
+            else own().to(**kind)
         )
 
     @classmethod
