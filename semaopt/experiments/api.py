@@ -81,7 +81,7 @@ def chosen(spec: str | Path | Spec, scale: str | None, only: Sequence[str]) -> S
     names = [method.name for method in found.methods]
     for name in only:
         if name not in names:
-            raise SpecError(f"only={name!r}: is no method of {found.name}; {near(name, names)}")
+            raise SpecError(f"only={name!r} is not a method of {found.name}. {near(name, names)}.")
     study.rehearse(found, only)
     return found
 

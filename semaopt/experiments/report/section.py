@@ -41,14 +41,14 @@ def _protocol(finding: Finding) -> str:
     spec, sizes = finding.spec, finding.facts.get("sizes", {})
     counts = ", ".join(f"{count} {name}" for name, count in sizes.items()) or "sizes not stored"
     options = ", ".join(f"{name} {value}" for name, value in spec.model.options.items())
-    words = "share of wrong labels" if spec.loss == "cleaning" else "label noise"
+    words = finding.objective.noise_title
     noise = f", {words} {spec.data.noise:g}" if spec.data.noise else ""
     rows = [("", [_name(finding, final.method.name), *_method(final)]) for final in finding.finals]
     return (
         f"<p>{escape(spec.about)}</p><p>{CLAIMED[spec.claim.source]}: {escape(spec.claim.text)}</p>"
         f"<p>Data {escape(spec.data.name)} ({escape(counts)}{noise}), model {escape(spec.model.name)}"
-        f"{escape(f' ({options})' if options else '')}, loss {escape(spec.loss)}, batch {spec.batch}, {spec.epochs} "
-        f"epochs, {len(finding.seeds)} seeds.</p>"
+        f"{escape(f' ({options})' if options else '')}, loss {escape(finding.objective.title)}, "
+        f"batch {spec.batch}, {spec.epochs} epochs, {len(finding.seeds)} seeds.</p>"
         + table("The methods, and what is fixed for each.", ("method", "algorithm", "decays", "fixed"), rows)
     )
 
@@ -183,7 +183,7 @@ def count(number: int, what: str) -> str:
 def looks(finding: Finding) -> list[int]:
     """The epochs after which successive halving gave trials up."""
     options = finding.spec.tuning
-    return [] if options is None or options.pruner == "none" else rungs(finding.spec.epochs, options.first_look)
+    return [] if options is None or options.pruner == "none" else rungs(finding.spec.epochs, options.first_rung)
 
 
 def _halving(finding: Finding) -> str:

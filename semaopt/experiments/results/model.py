@@ -13,13 +13,12 @@ from semaopt.experiments.results import statistics as compare
 from semaopt.experiments.results.statistics import Comparison
 from semaopt.experiments.spec.schema import Method, Spec
 from semaopt.experiments.sweep.trials import Trial, Tuning
+from semaopt.experiments.training import objectives
 from semaopt.experiments.training.metrics import is_share
+from semaopt.experiments.training.objectives import Objective
 from semaopt.experiments.training.run import Result
 
 FORMAT = 4
-_PARTS = {"train": "training", "valid": "validation", "test": "test"}
-_WORDS = {"auc": "AUC", "ap": "average precision"}
-_BOUNDS = {"s_min": "smallest s", "s_median": "median s", "s_max": "largest s"}
 
 
 @dataclass(frozen=True)
@@ -99,16 +98,12 @@ class Finding:
 
     def metric_name(self, metric: str) -> str:
         """As people read it."""
-        if metric in _BOUNDS:
-            return _BOUNDS[metric]
-        part, _, what = metric.partition("_")
-        if self.spec.loss == "cleaning":
-            return f"{what} on clean data" if part == "train" else f"{_PARTS[part]} {what}"
-        if what == "loss" and self.spec.loss == "auc":
-            what = "objective"
-        elif what == "loss" and self.spec.data.noise:
-            what = "excess loss"
-        return f"{_PARTS[part]} {_WORDS.get(what, what)}"
+        return self.objective.metric_title(metric, self.spec.data.noise)
+
+    @property
+    def objective(self) -> type[Objective]:
+        """The objective of the spec's loss."""
+        return objectives.find(self.spec.loss)
 
     def better(self, metric: str) -> str:
         """Whether lower or higher is better."""
@@ -117,7 +112,7 @@ class Finding:
     def compare(self, metric: str, method: str, against: str) -> Comparison:
         """Two methods, paired over the seeds: the ratio of losses, which fall by decades, else the difference."""
         a, b = (self.final(name).last(metric) for name in (method, against))
-        is_ratio = metric in _BOUNDS or (metric.endswith("_loss") and self.spec.loss != "auc")
+        is_ratio = self.objective.compares_by_ratio(metric)
         interval = compare.paired_ratio(a, b) if is_ratio else compare.paired_difference(a, b)
         return Comparison(method, against, metric, interval, is_ratio, compare.deviations(a, b, is_ratio))
 

@@ -98,9 +98,9 @@ class Runner:
         self._known: dict[str, Result] = {}
         self._looked: set[str] = set()
 
-    def units(self, runs: Sequence[Run], together: int = 1) -> list[Unit]:
+    def units(self, runs: Sequence[Run], vectorize: int = 1) -> list[Unit]:
         """The units of work that these runs are."""
-        return units(runs, together)
+        return units(runs, vectorize)
 
     def plan(self, work: Sequence[Unit]) -> list[Unit]:
         """Look up which are stored, and announce the others; these are returned."""

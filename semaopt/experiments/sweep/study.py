@@ -7,10 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from semaopt.checks.figures import slug
-from semaopt.experiments import models
 from semaopt.experiments.data import DataError
 from semaopt.experiments.data.files import root_folder
 from semaopt.experiments.data.load import find
@@ -30,8 +28,8 @@ from semaopt.experiments.sweep.runner import Place, Runner, Watch
 from semaopt.experiments.sweep.store import Store
 from semaopt.experiments.sweep.theorems import Parts, Theorems
 from semaopt.experiments.sweep.trials import Point, Trial, Tuning
-from semaopt.experiments.training import distributed, libauc, loop
-from semaopt.experiments.training.run import Run, Unit
+from semaopt.experiments.training import algorithms, distributed, loop
+from semaopt.experiments.training.run import Machine, Purpose, Run, Unit
 
 STORE = "runs.sqlite"
 
@@ -44,7 +42,7 @@ class Study:
         self.methods = [method for method in spec.methods if not only or method.name in only]
         halving = spec.tuning is not None and spec.tuning.pruner == "halving"
         # The company of a vectorised run would change from rung to rung.
-        self.together = 1 if halving or runner.place.machine.ranks > 1 else spec.together
+        self.vectorize = 1 if halving or runner.place.machine.ranks > 1 else spec.vectorize
         self.touched: dict[str, Unit] = {}
         self.final_keys: list[list[str]] = []
         """Of each method, in the order of the seeds."""
@@ -57,7 +55,7 @@ class Study:
             for method, point in asked
             for seed in seeds
         ]
-        return self._units(work, self.together * len(seeds) if self.together > 1 else 1)
+        return self._units(work, self.vectorize * len(seeds) if self.vectorize > 1 else 1)
 
     def final_units(self, chosen: Sequence[tuple[Method, Point]]) -> list[Unit]:
         """What was chosen, from all final seeds."""
@@ -67,10 +65,10 @@ class Study:
             for method, point in chosen
             for seed in seeds
         ]
-        return self._units(work, len(seeds) if self.together > 1 else 1)
+        return self._units(work, len(seeds) if self.vectorize > 1 else 1)
 
-    def _units(self, work: Sequence[Run], together: int) -> list[Unit]:
-        found = self.runner.units(work, together)
+    def _units(self, work: Sequence[Run], vectorize: int) -> list[Unit]:
+        found = self.runner.units(work, vectorize)
         self.touched.update((unit.key, unit) for unit in found)
         return found
 
@@ -145,20 +143,21 @@ def rehearse(spec: Spec, only: Sequence[str] = ()) -> None:
     Data that would have to be downloaded are left to the runs.
     """
     for method in spec.methods:
-        if method.algorithm == libauc.PESG and (not only or method.name in only) and not libauc.installed():
-            raise SpecError(f"{spec.name}: {method.name} is LibAUC's PESG, which is not here; {libauc.REMEDY}")
+        command = algorithms.find(method.algorithm).missing()
+        if command is not None and (not only or method.name in only):
+            raise SpecError(f"{spec.name}: {method.name} needs a package that is not installed. Install it: {command}")
     if find(spec.data.name).missing(root_folder()):
         return
-    content = loop.task(spec.data)
-    loop.check_classes(spec.loss, content)
-    options: dict[str, Any] = dict(spec.model.options)
-    try:
-        models.build(spec.model.name, content, seed=0, **options)
-    except DataError:
-        raise
-    except (TypeError, ValueError, RuntimeError) as error:  # of torch, for sizes that are none
-        text = f"{spec.name}: model.options={options}: {spec.model.name} cannot be built of them"
-        raise SpecError(f"{text} ({error}); correct the values, or leave them out") from error
+    purposes: tuple[Purpose, ...] = ("final",) if spec.tuning is None else ("tune", "final")
+    for purpose in purposes:  # they measure other parts of the data
+        run = make(spec, spec.methods[0], {}, seed=0, purpose=purpose, machine=Machine())
+        try:
+            loop.rehearse(run)
+        except DataError as error:
+            raise DataError(f"{spec.name}: {error}") from error
+        except (TypeError, ValueError, RuntimeError) as error:
+            text = f"{spec.name}: model {run.model.name!r} cannot be built with options={run.model.options}"
+            raise SpecError(f"{text} ({error}). Correct the options, or remove them.") from error
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from semaopt.experiments.results.statistics import mean_and_std
 from semaopt.experiments.spec.rules import axes_of
 from semaopt.experiments.spec.schema import Method, Spec
 from semaopt.experiments.sweep.trials import Extension, Point, Trial, Tuning
-from semaopt.experiments.training.methods import is_number, rounded
+from semaopt.experiments.training.algorithms import is_number, rounded
 
 Evaluate = Callable[[list[tuple[Method, Point]], int], list[tuple[float, ...]]]
 """The tuning metric after so many epochs, one value for each tuning seed, of each point asked for."""
@@ -179,7 +179,7 @@ def _settle(asked: list[Asked], evaluate: Evaluate) -> None:
     if not fresh:
         return
     epochs, options = fresh[0][0].epochs, fresh[0][0].options
-    for rung in rungs(epochs, options.first_look) if options.pruner == "halving" else []:
+    for rung in rungs(epochs, options.first_rung) if options.pruner == "halving" else []:
         fresh = _promoted(fresh, rung, evaluate)
         if not fresh:
             return

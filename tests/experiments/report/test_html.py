@@ -162,7 +162,7 @@ def test_successive_halving_is_told(results):
         (1, None, None, None),
     )
     for epochs, first, said, written in cases:
-        options = finding.spec.tuning.model_copy(update={"pruner": "halving", "first_look": first})
+        options = finding.spec.tuning.model_copy(update={"pruner": "halving", "first_rung": first})
         spec = finding.spec.model_copy(update={"tuning": options, "epochs": epochs})
         these = replace(results, findings=(replace(finding, spec=spec),))
         page, tables = render(these), markdown.text(these)

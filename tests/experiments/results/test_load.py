@@ -94,9 +94,9 @@ def test_a_store_without_records_is_matched_by_configuration(made, tmp_path, mon
 
 def test_members_of_a_vectorised_run_are_matched_too(tmp_path, monkeypatch):
     """The company that a run was trained in names the program as well, which has changed."""
-    made = tmp_path / "new", go(tmp_path / "new", a_spec(**SMALL, together=3))
+    made = tmp_path / "new", go(tmp_path / "new", a_spec(**SMALL, vectorize=3))
     monkeypatch.setattr(load, "shipped", lambda: ["tiny"])
-    monkeypatch.setattr(load, "load", lambda name, scale: a_spec(**SMALL, together=3))
+    monkeypatch.setattr(load, "load", lambda name, scale: a_spec(**SMALL, vectorize=3))
     monkeypatch.setattr(run, "fingerprint", lambda: {"code": "changed"})
     found = load.results([copied(made[0], tmp_path / "old", "DROP TABLE records")], "semaopt report")
     assert lasting(found)["experiments"] == lasting(made[1])["experiments"]

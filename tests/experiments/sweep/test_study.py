@@ -83,7 +83,7 @@ def test_a_second_time_everything_is_reused(undisturbed):
 
 def test_the_plan_is_what_is_done_also_by_ensembles(tmp_path):
     watch = Watcher()
-    spec = a_spec(together=3)
+    spec = a_spec(vectorize=3)
     results = go(tmp_path, spec, watch=watch)
     assert watch.planned == watch.finished == 3 * (3 * 3 + 3)  # three units a method and round, and the final ones
     assert results.session.computed == RUNS
@@ -249,7 +249,7 @@ def test_figure_three_measures_bounds(tmp_path):
         for name, label, scaling in (("adam", "Adam", "adam"), ("bound", "AdaBound", "adabound"))
     ]
     claim = {"text": "Bounded.", "metric": "s_max", "order": []}
-    raw = {"methods": methods, "claim": claim, "metrics": ["s_max", "s_min", "train_loss"], "together": 2}
+    raw = {"methods": methods, "claim": claim, "metrics": ["s_max", "s_min", "train_loss"], "vectorize": 2}
     spec = study.Spec.model_validate({**a_spec().model_dump(exclude={"tuning"}), **raw})
     (finding,) = go(tmp_path, spec).findings
     assert finding.tuning is None

@@ -201,8 +201,8 @@ def test_the_best_quarter_goes_on_from_each_rung():
     assert tuning.best("adam").values == {"lr": 1e-2, "g0": 1e-5}
 
 
-def test_nothing_is_given_up_before_the_first_look():
-    came, tuning = halved(1e-2, first_look=6)
+def test_nothing_is_given_up_before_the_first_rung():
+    came, tuning = halved(1e-2, first_rung=6)
     assert {rung for _, rung in came} == {6, 16}
     assert {trial.pruned for trial in tuning.trials["adam"].values()} == {6, None}
 
