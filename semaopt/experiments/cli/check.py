@@ -12,7 +12,7 @@ import typer
 
 import semaopt
 from semaopt import checks
-from semaopt.checks.result import Result
+from semaopt.checks.result import CheckResult
 from semaopt.experiments.cli.console import INTERRUPTED, WORKERS, writable
 
 
@@ -60,7 +60,7 @@ def check(
         raise typer.Exit(1)
 
 
-def plain(results: list[Result], quick: bool) -> dict[str, Any]:
+def plain(results: list[CheckResult], quick: bool) -> dict[str, Any]:
     """What ``--json`` prints."""
     return {
         "semaopt": semaopt.__version__,
@@ -71,7 +71,7 @@ def plain(results: list[Result], quick: bool) -> dict[str, Any]:
     }
 
 
-def _results(chosen: list[str], quick: bool, workers: int, out: Path | None) -> list[Result]:
+def _results(chosen: list[str], quick: bool, workers: int, out: Path | None) -> list[CheckResult]:
     from semaopt.experiments.files import OutputError
 
     try:
@@ -91,7 +91,7 @@ def _results(chosen: list[str], quick: bool, workers: int, out: Path | None) -> 
         raise typer.Exit(1) from None
 
 
-def _go_on(chosen: list[str], quick: bool, workers: int, out: Path) -> list[Result]:
+def _go_on(chosen: list[str], quick: bool, workers: int, out: Path) -> list[CheckResult]:
     """The results of all; those that are not kept in the folder are run, and kept."""
     from semaopt.experiments.files import owned
     from semaopt.experiments.sweep import theorems
@@ -109,8 +109,8 @@ def _go_on(chosen: list[str], quick: bool, workers: int, out: Path) -> list[Resu
 
 
 def _run(
-    chosen: list[str], quick: bool, workers: int, keep: Callable[[Result], None] = lambda result: None
-) -> list[Result]:
+    chosen: list[str], quick: bool, workers: int, keep: Callable[[CheckResult], None] = lambda result: None
+) -> list[CheckResult]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -118,14 +118,14 @@ def _run(
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("checks", total=len(chosen))
 
-        def done(result: Result) -> None:
+        def done(result: CheckResult) -> None:
             keep(result)
             progress.update(task, advance=1, description=f"{result.name} {'PASS' if result.passed else 'FAIL'}")
 
         return checks.run(chosen, quick, workers, done)
 
 
-def _print(results: list[Result]) -> None:
+def _print(results: list[CheckResult]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -8,7 +8,7 @@ from html import escape
 from semaopt.checks.figures import caption as check_caption
 from semaopt.checks.figures import title as check_title
 from semaopt.checks.result import MARGIN, Line
-from semaopt.checks.result import Result as Check
+from semaopt.checks.result import CheckResult as Check
 from semaopt.experiments.report.page import frame, seconds, table
 from semaopt.experiments.report.section import CLAIMED, section
 from semaopt.experiments.results import claims

@@ -7,7 +7,7 @@ from html import unescape
 
 from semaopt.checks.figures import slug
 from semaopt.checks.result import MARGIN
-from semaopt.checks.result import Result as Check
+from semaopt.checks.result import CheckResult as Check
 from semaopt.experiments.report.page import seconds
 from semaopt.experiments.report.section import (
     CLAIMED,

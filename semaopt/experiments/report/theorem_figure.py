@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from semaopt.checks.figures import plot, slug
-from semaopt.checks.result import Result
+from semaopt.checks.result import CheckResult
 from semaopt.experiments.report import style
 
 
-def element(check: Result) -> str:
+def element(check: CheckResult) -> str:
     """Drawn once, for a page and for a file."""
     with style.style(style.INK):
         figure = style.blank((5.2, 3.9), style.INK)
@@ -18,6 +18,6 @@ def element(check: Result) -> str:
         return style.element(figure)
 
 
-def panel(check: Result, svg: str) -> str:
+def panel(check: CheckResult, svg: str) -> str:
     """For a page; ``svg`` is its :func:`element`."""
     return style.inline(svg, f"check-{slug(check.name).replace('+', '-plus')}")

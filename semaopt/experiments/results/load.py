@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from semaopt.checks import select as known_checks
-from semaopt.checks.result import Result as Check
+from semaopt.checks.result import CheckResult as Check
 from semaopt.experiments.data import DataError
 from semaopt.experiments.data.files import root_folder
 from semaopt.experiments.data.load import find

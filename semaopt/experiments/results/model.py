@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-from semaopt.checks.result import Result as Check
+from semaopt.checks.result import CheckResult as Check
 from semaopt.experiments.results import statistics as compare
 from semaopt.experiments.results.statistics import Comparison
 from semaopt.experiments.spec.schema import Method, Spec

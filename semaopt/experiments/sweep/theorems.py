@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from semaopt import checks
-from semaopt.checks.result import Result as Check
+from semaopt.checks.result import CheckResult as Check
 from semaopt.experiments.files import digest
 from semaopt.experiments.fingerprint import fingerprint
 from semaopt.experiments.results import records
