@@ -66,7 +66,7 @@ def _broadcast(name: str, value: float | Tensor, y: Tensor, dtype: torch.dtype) 
     if not isinstance(value, Tensor):
         return value
     try:
-        ok = torch.broadcast_shapes(value.shape, y.shape) == y.shape
+        ok = torch.broadcast_shapes(value.shape, y.shape) == y.shape  # type: ignore[no-untyped-call]
     except RuntimeError:
         ok = False
     rule = f"must broadcast to the shape of y, {tuple(y.shape)}"
