@@ -1,4 +1,4 @@
-"""The theorems as numbers: give the constants of a problem, get the rates they prescribe and the bounds they promise.
+"""Rates and bounds of the paper's theorems, computed from the constants of a problem.
 
 >>> c = semaopt.theory.Constants(L=1.0, sigma2=1.0, delta_f=1.0)
 >>> plan = semaopt.theory.constant(c, T=10_000)
@@ -54,7 +54,7 @@ def T_for(theorem: str, c: Constants, epsilon: float) -> int:
     True
     """
     if theorem not in THEOREMS:
-        raise ValueError(f"theorem={theorem!r}: unknown; choose from {', '.join(map(repr, THEOREMS))}")
+        raise ValueError(f"theorem={theorem!r} is unknown. Choose from {', '.join(map(repr, THEOREMS))}")
     # Any T (or epsilon) gives a plan that can be asked for another.
     plan = pl(c, epsilon) if theorem == "pl" else THEOREMS[theorem](c, 1)
     return int(plan.T_for(epsilon))
