@@ -214,7 +214,7 @@ def test_groups_share_z():
         ),
         ({}, {"inner": lambda x: 1.0}, TypeError, r"inner\(\) returned float; return the tensor g\(x\)"),
         ({}, {"inner": lambda x: x.detach()}, RuntimeError, r"inner\(\) returned a tensor without a graph"),
-        ({}, {"outer": lambda z: z}, ValueError, r"outer\(\) returned shape \(2,\): must be one number"),
+        ({}, {"outer": lambda z: z}, ValueError, r"outer\(\) returned shape \(2,\): it must return one number"),
         (
             {},
             {"inner": lambda x: x[:1] * 2},
