@@ -43,18 +43,18 @@ def bilevel(simulated, problem, *first):
 
 RUNS = {
     "bounded": lambda: simulate.minimize(problems.Bounded(), NOISE, "adam", (0.1, 0.5), 3, seeds=2).gap,
-    "sparsified": lambda: simulate.minimize(
-        problems.Bounded(), problems.Sparsified(NOISE, 0.5), "adam", (0.1, 0.5), 3, seeds=2
-    ).gap,
-    "quantized": lambda: simulate.minimize(
-        problems.Bounded(), problems.Quantized(NOISE, 0.5), "adam", (0.1, 0.5), 3, seeds=2
-    ).gap,
-    "random coordinate": lambda: simulate.minimize(
-        problems.Bounded(), problems.RandomCoordinate(0.5), "adam", (0.1, 0.5), 3, seeds=2
-    ).gap,
-    "gaussian": lambda: simulate.minimize(
-        problems.Bounded(), problems.Additive(0.5, gaussian=True), "shb", (0.1, 0.5), 3, seeds=2
-    ).gap,
+    "sparsified": lambda: (
+        simulate.minimize(problems.Bounded(), problems.Sparsified(NOISE, 0.5), "adam", (0.1, 0.5), 3, seeds=2).gap
+    ),
+    "quantized": lambda: (
+        simulate.minimize(problems.Bounded(), problems.Quantized(NOISE, 0.5), "adam", (0.1, 0.5), 3, seeds=2).gap
+    ),
+    "random coordinate": lambda: (
+        simulate.minimize(problems.Bounded(), problems.RandomCoordinate(0.5), "adam", (0.1, 0.5), 3, seeds=2).gap
+    ),
+    "gaussian": lambda: (
+        simulate.minimize(problems.Bounded(), problems.Additive(0.5, gaussian=True), "shb", (0.1, 0.5), 3, seeds=2).gap
+    ),
     "least squares": least_squares,
     "stages": stages,
     "strongly concave": lambda: simulate.minmax(problems.StronglyConcave(), NOISE, "adam", RATES, 3, seeds=2).gap,
