@@ -154,7 +154,8 @@ def test_a_group_added_later():
     torch.testing.assert_close(a.detach(), before - 0.1)
     assert (b == 0).all()
     with pytest.raises(
-        ValueError, match=r"role=None is invalid: a param group of a min-max optimizer must have one\. Say which side"
+        ValueError,
+        match=r"role=None is invalid: a param group of a min-max optimizer must have one\. Say which side",
     ):
         optimizer.add_param_group({"params": pair()})
     assert len(optimizer.param_groups) == 4
@@ -175,7 +176,7 @@ BAD = [
     (
         {"dual": [{"params": [], "role": "primal"}]},
         ValueError,
-        r"role='primal' is invalid: given as dual=\. Leave the role out",
+        r"role='primal' is invalid: the group is passed as dual=\. Pass it as primal=",
     ),
     (
         {"dual": [{"params": [], "beta": 0.5}]},

@@ -65,7 +65,7 @@ def test_the_corrected_estimate_is_handed_on(seed):
 
 
 def test_the_pieces_of_sbma_go_on():
-    """SBMA keeps averages with y: they are no estimates that belong to x_tau."""
+    """SBMA's averages are algorithm state, not estimates that belong to x_tau."""
     kept = []
     for staged in (True, False):
         x, y = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
@@ -75,7 +75,7 @@ def test_the_pieces_of_sbma_go_on():
             Stages(optimizer, [Stage(0.1, 0.5, T=2, dual_eta=0.5)], seed=2)
         for _ in range(3):
             optimizer.step(lambda x=x, y=y: (y - 2).square().sum() / 2, lambda x=x, y=y: (y - x).square().sum() / 2)
-        kept.append(optimizer.state[y]["f_y"])
+        kept.append(optimizer.algorithm_state["f_y"])
     assert torch.equal(*kept)
 
 
