@@ -16,9 +16,9 @@ from semaopt.experiments.spec.errors import SpecError, near
 from semaopt.experiments.spec.schema import Spec, Tuning, load
 from semaopt.experiments.sweep import study
 from semaopt.experiments.sweep.engines.local import Engine, Here, Workers
-from semaopt.experiments.sweep.run import Machine
 from semaopt.experiments.sweep.runner import Place, Runner, Silent, Watch
 from semaopt.experiments.training import distributed
+from semaopt.experiments.training.run import Machine
 
 DTYPES = ("float32", "float64", "bfloat16")
 MOST_WORKERS = 1024

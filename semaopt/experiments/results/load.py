@@ -15,6 +15,7 @@ from semaopt.experiments.data import DataError
 from semaopt.experiments.data.files import root_folder
 from semaopt.experiments.data.load import find
 from semaopt.experiments.files import OutputError, digest
+from semaopt.experiments.fingerprint import environment
 from semaopt.experiments.results import records
 from semaopt.experiments.results.model import Finding, Origin, Results, Session
 from semaopt.experiments.spec.errors import SpecError
@@ -22,10 +23,10 @@ from semaopt.experiments.spec.schema import Spec, load, shipped
 from semaopt.experiments.sweep import study
 from semaopt.experiments.sweep.engines.local import Here
 from semaopt.experiments.sweep.reproduction import GROUPS
-from semaopt.experiments.sweep.run import Machine, Unit, environment
 from semaopt.experiments.sweep.runner import Place, Runner, Silent, spent
-from semaopt.experiments.sweep.store import Result, Row, Store
+from semaopt.experiments.sweep.store import Row, Store
 from semaopt.experiments.training import loop
+from semaopt.experiments.training.run import Machine, Result, Unit
 
 _SCALES = ("paper", "small", "quick")
 
@@ -141,7 +142,7 @@ class _LookUp(Runner):
 
 def _key(config: dict[str, Any]) -> str:
     """Of a configuration, without the company of vectorised runs: its digest holds that of the program."""
-    return digest({**config, "together": None})
+    return digest({**config, "vectorized_with": None})
 
 
 def _replayed(
@@ -203,6 +204,6 @@ def _facts(spec: Spec) -> dict[str, Any]:
     try:
         if find(spec.data.name).missing(root_folder()):
             return {}
-        return loop.task(spec.data.model_dump()).describe()
+        return loop.task(spec.data).describe()
     except (DataError, ModuleNotFoundError):
         return {}

@@ -12,9 +12,9 @@ from semaopt.checks.result import Result as Check
 from semaopt.experiments.results import statistics as compare
 from semaopt.experiments.results.statistics import Comparison
 from semaopt.experiments.spec.schema import Method, Spec
-from semaopt.experiments.sweep.store import Result
 from semaopt.experiments.sweep.trials import Trial, Tuning
 from semaopt.experiments.training.metrics import is_share
+from semaopt.experiments.training.run import Result
 
 FORMAT = 4
 _PARTS = {"train": "training", "valid": "validation", "test": "test"}

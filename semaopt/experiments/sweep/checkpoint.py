@@ -6,6 +6,7 @@ import hashlib
 import io
 import pickle
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,21 @@ class Checkpoint:
     (3, [])
     """
 
-    def __init__(self, folder: Path, key: str) -> None:
-        self.key = key
+    def __init__(self, folder: Path, key: str, every: float = 10.0) -> None:
+        self.key, self.every = key, every
+        self._saved = time.monotonic()
         self.newest = folder / f"{key}.pt"
         self.previous = folder / f"{key}.previous.pt"
         self.notes: list[str] = []
 
+    def due(self) -> bool:
+        """Whether ``every`` seconds have passed since the last state was saved."""
+        return time.monotonic() - self._saved >= self.every
+
     def save(self, state: dict[str, Any]) -> None:
         """Write a new state; whoever is killed meanwhile leaves one that can be read."""
         write_whole(self.newest, pack({"key": self.key, "state": state}), before=self.previous)
+        self._saved = time.monotonic()
 
     def load(self) -> dict[str, Any] | None:
         """The newest state that is whole, or None; what is damaged is said in :attr:`notes`."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from semaopt.experiments.sweep.checkpoint import Checkpoint
-from semaopt.experiments.sweep.engines.local import Engine, Failure
-from semaopt.experiments.sweep.run import Machine, Run, Unit, units
-from semaopt.experiments.sweep.store import Result, Row, Store
+from semaopt.experiments.sweep.engines.local import Engine, Failure, count_epoch
+from semaopt.experiments.sweep.run import units
+from semaopt.experiments.sweep.store import Row, Store
 from semaopt.experiments.training import distributed, loop
+from semaopt.experiments.training.run import Machine, Result, Run, Unit
 
 
 class Watch(Protocol):
@@ -72,6 +74,11 @@ class Place:
         return self.out / "checkpoints"
 
 
+def perform(unit: Unit, *, folder: Path, every: float) -> list[Result]:
+    """Train a unit with its checkpoint in ``folder``, saved every so many seconds: the work of a worker process."""
+    return loop.train(unit, Checkpoint(folder, unit.key, every), count_epoch)
+
+
 def spent(rows: Sequence[Row]) -> tuple[int, float, float, str]:
     """How many runs, seconds of computing, seconds from the start of the first to the end of the last, and that end."""
     ends = [datetime.fromisoformat(row.finished) for row in rows]
@@ -93,7 +100,7 @@ class Runner:
 
     def units(self, runs: Sequence[Run], together: int = 1) -> list[Unit]:
         """The units of work that these runs are."""
-        return units(runs, together, self.place.checkpoints, self.place.every)
+        return units(runs, together)
 
     def plan(self, work: Sequence[Unit]) -> list[Unit]:
         """Look up which are stored, and announce the others; these are returned."""
@@ -124,7 +131,8 @@ class Runner:
             self.watch.done(epochs - shown)
             shown = epochs
 
-        for unit, done in self.engine.do(loop.perform, missing, tick):
+        work_on = partial(perform, folder=self.place.checkpoints, every=self.place.every)
+        for unit, done in self.engine.do(work_on, missing, tick):
             whole += unit.epochs
             if isinstance(done, Failure):
                 failed.append((str(unit), done))
@@ -139,8 +147,8 @@ class Runner:
     def _keep(self, unit: Unit, results: Sequence[Result]) -> None:
         if self.store is not None:
             self.store.put([(run.row(), result) for run, result in zip(unit.runs, results, strict=True)])
-            if unit.epochs == unit.runs[0].training["epochs"]:  # else it may be asked to go on
-                Checkpoint(unit.folder, unit.key).remove()
+            if not unit.may_continue:
+                Checkpoint(self.place.checkpoints, unit.key).remove()
         for run, result in zip(unit.runs, results, strict=True):
             self._known[run.key] = result
             self.computed += 1
@@ -166,6 +174,6 @@ class Runner:
         """Remove the checkpoints of units that are in the store, or that nobody will ask for again."""
         if self.group.first and self.place.checkpoints.is_dir():
             for unit in work:
-                Checkpoint(unit.folder, unit.key).remove()
+                Checkpoint(self.place.checkpoints, unit.key).remove()
             if not any(self.place.checkpoints.iterdir()):
                 self.place.checkpoints.rmdir()

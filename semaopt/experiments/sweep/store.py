@@ -13,11 +13,12 @@ import math
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from semaopt.experiments.files import OutputError, canonical, digest, finite
+from semaopt.experiments.training.run import Result
 
 SCHEMA = 1
 APPLICATION = 0x53454D41  # "SEMA", in the file's header
@@ -41,21 +42,6 @@ CREATE TABLE IF NOT EXISTS records (
   finished TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP, checksum TEXT NOT NULL) WITHOUT ROWID
 """
 _MOVE = "if it is damaged, move it away: its runs are then done again"
-
-
-@dataclass(frozen=True)
-class Result:
-    """What became of a run: per metric a number after each epoch (of a tuning run, the last); NaN if it diverged."""
-
-    curves: dict[str, list[float]]
-    seconds: float
-    status: str = "done"
-    notes: tuple[str, ...] = field(default=(), compare=False)
-    """What happened on the way that people should know; not kept."""
-
-    def last(self, metric: str) -> float:
-        """The value after the last epoch."""
-        return self.curves[metric][-1]
 
 
 @dataclass(frozen=True)

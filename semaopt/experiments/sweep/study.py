@@ -15,6 +15,7 @@ from semaopt.experiments.data import DataError
 from semaopt.experiments.data.files import root_folder
 from semaopt.experiments.data.load import find
 from semaopt.experiments.files import finite, owned, write_whole
+from semaopt.experiments.fingerprint import environment
 from semaopt.experiments.report import figures, html, markdown, style, theorem_figure
 from semaopt.experiments.report.section import count
 from semaopt.experiments.results import records
@@ -24,12 +25,13 @@ from semaopt.experiments.spec.rules import axes_of
 from semaopt.experiments.spec.schema import FIGURES, Method, Spec, load, shipped
 from semaopt.experiments.sweep import tuning
 from semaopt.experiments.sweep.engines.local import Engine
-from semaopt.experiments.sweep.run import Run, Unit, environment, make
+from semaopt.experiments.sweep.run import make
 from semaopt.experiments.sweep.runner import Place, Runner, Watch
 from semaopt.experiments.sweep.store import Store
 from semaopt.experiments.sweep.theorems import Parts, Theorems
 from semaopt.experiments.sweep.trials import Point, Trial, Tuning
 from semaopt.experiments.training import distributed, libauc, loop
+from semaopt.experiments.training.run import Run, Unit
 
 STORE = "runs.sqlite"
 
@@ -108,7 +110,7 @@ class Study:
         place = "".join(f" {option}" for option in self.runner.place.machine.options())
         again = f"semaopt run {self.spec.name} --scale {self.spec.scale}{place}" if _is_shipped(self.spec) else command
         origin = Origin(command, again, environment(), *self.runner.times(keys))
-        facts = loop.task(self.spec.data.model_dump()).describe()
+        facts = loop.task(self.spec.data).describe()
         finding = Finding(self.spec, facts, finals, found, origin)
         if self.runner.store is not None:
             records.keep(self.runner.store, finding, self.final_keys)
@@ -147,7 +149,7 @@ def rehearse(spec: Spec, only: Sequence[str] = ()) -> None:
             raise SpecError(f"{spec.name}: {method.name} is LibAUC's PESG, which is not here; {libauc.REMEDY}")
     if find(spec.data.name).missing(root_folder()):
         return
-    content = loop.task(spec.data.model_dump())
+    content = loop.task(spec.data)
     loop.check_classes(spec.loss, content)
     options: dict[str, Any] = dict(spec.model.options)
     try:

@@ -10,10 +10,10 @@ from functools import partial
 from semaopt import checks
 from semaopt.checks.result import Result as Check
 from semaopt.experiments.files import digest
+from semaopt.experiments.fingerprint import fingerprint
 from semaopt.experiments.results import records
 from semaopt.experiments.spec.schema import Spec
 from semaopt.experiments.sweep.engines.local import Failure
-from semaopt.experiments.sweep.run import fingerprint
 from semaopt.experiments.sweep.runner import Runner, RunsError
 from semaopt.experiments.sweep.store import Store
 
