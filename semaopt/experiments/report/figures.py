@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ Array = npt.NDArray[np.float64]
 Looks = Mapping[str, Look]
 
 _PANEL = (5.2, 3.9)  # inches; about as wide as a phone
-_ROW = 0.5  # inches per comparison
+_ROW = 0.46  # inches per comparison
 _SATURATED = 0.99  # shares are drawn as 1 - share on a logarithmic axis if the best method ends above this
 _SMALLEST = 1e-12  # smallest value on a logarithmic axis
 _LONGEST_LABEL = 18  # characters of a label at the end of a line
@@ -120,24 +121,26 @@ def whole(finding: Finding, looks: Looks) -> Drawing:
 
 def _whole(finding: Finding, looks: Looks, ink: str) -> Figure:
     metrics, rows = panel_metrics(finding), comparable(finding)
-    above = 0.8 + _ROW * len(rows) if rows else 0.0
+    heights = [0.8 + _ROW * len(rows), 4.3] if rows else [4.3]
     with style.settings(ink):
-        figure = style.blank((10, 4.9 + above), ink)
-        mosaic = [["differences"] * len(metrics)] if rows else []
-        ratios = [above, 3.9] if rows else [3.9]
-        axes = figure.subplot_mosaic([*mosaic, list(metrics)], height_ratios=ratios)
-        for one in axes.values():
-            one.patch.set_alpha(figure.patch.get_alpha())
+        figure = style.blank((10, sum(heights) + 0.6), ink)
+        parts = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for part in parts:
+            part.patch.set_alpha(0)
         if rows:
-            draw_differences(axes["differences"], finding, looks)
-        panels = [axes[metric] for metric in metrics]
+            draw_differences(_axes(parts[0].subplots(), ink), finding, looks)
+        panels = [_axes(axes, ink) for axes in parts[-1].subplots(1, len(metrics), squeeze=False)[0]]
         drawn = [draw_curves(panel, finding, metric, looks) for panel, metric in zip(panels, metrics, strict=True)]
-        title = f"{finding.spec.title}. {wording.verdict_line(finding)}"
-        figure.suptitle(style.plain(textwrap.fill(title, 120)), fontsize=11)
+        figure.suptitle(style.plain(textwrap.fill(wording.headline(finding), 120)), fontsize=11)
         caption = wording.curves_caption(finding, saturated=any(saturates(finding, metric) for metric in metrics))
-        figure.supxlabel(style.plain(textwrap.fill(caption, 140)), fontsize=9)
+        parts[-1].supxlabel(style.plain(textwrap.fill(caption, 140)), fontsize=9)
         _name_lines(panels, drawn, finding, looks, height=3.9)
         return figure
+
+
+def _axes(axes: Axes, ink: str = style.INK) -> Axes:
+    axes.patch.set_alpha(0 if ink == style.INK else 1)
+    return axes
 
 
 def panels(finding: Finding, looks: Looks) -> dict[str, str]:
@@ -146,8 +149,7 @@ def panels(finding: Finding, looks: Looks) -> dict[str, str]:
     for metric in panel_metrics(finding):
         with style.settings():
             figure = style.blank(_PANEL)
-            axes = figure.subplots()
-            axes.patch.set_alpha(0)
+            axes = _axes(figure.subplots())
             drawn = draw_curves(axes, finding, metric, looks)
             _name_lines([axes], [drawn], finding, looks, height=_PANEL[1])
             found[metric] = style.inline(style.svg(figure), f"{finding.name}-{metric}")
@@ -246,9 +248,9 @@ def _label_places(axes: Axes, chosen: Scale, gap: float) -> list[tuple[float, fl
     heights = [float(to_axes.transform((axes.get_xlim()[1], end))[1]) for end in ends]
     order = sorted(range(len(heights)), key=heights.__getitem__)
     up, down = list(heights), list(heights)
-    for below, above in zip(order, order[1:], strict=False):
+    for below, above in pairwise(order):
         up[above] = max(up[above], up[below] + gap)
-    for above, below in zip(order[::-1], order[-2::-1], strict=False):
+    for above, below in pairwise(reversed(order)):
         down[below] = min(down[below], down[above] - gap)
     places = [(a + b) / 2 for a, b in zip(up, down, strict=True)]
     shift = max(0.0, -min(places)) - max(0.0, max(places) - 1)
@@ -261,7 +263,7 @@ def _label_places(axes: Axes, chosen: Scale, gap: float) -> list[tuple[float, fl
 def legend(axes: Axes, columns: int) -> None:
     """Add a legend above the axes instead of over the curves."""
     handles, labels = axes.get_legend_handles_labels()
-    axes.get_figure(root=True).legend(  # type: ignore[union-attr]  # the axes belong to a figure
+    axes.figure.legend(
         handles,
         labels,
         loc="outside upper center",
@@ -285,8 +287,7 @@ def differences(finding: Finding, looks: Looks) -> str | None:
         return None
     with style.settings():
         figure = style.blank((_PANEL[0], 0.8 + _ROW * len(rows)))
-        axes = figure.subplots()
-        axes.patch.set_alpha(0)
+        axes = _axes(figure.subplots())
         draw_differences(axes, finding, looks)
         return style.inline(style.svg(figure), f"{finding.name}-differences")
 
@@ -312,8 +313,10 @@ def draw_differences(axes: Axes, finding: Finding, looks: Looks) -> None:
         axes.set_xscale("log")
         _few_ratios(axes)
     none = 1.0 if first.is_ratio else 0.0
-    axes.axvspan(*first.margin, color="#888888", alpha=0.16, linewidth=0)
-    axes.axvline(none, color=style.INK if axes.patch.get_alpha() == 0 else "black", linewidth=0.9)
+    ink = style.INK if axes.patch.get_alpha() == 0 else "black"
+    for y in range(len(rows)):  # not across the text
+        axes.vlines(none, y - 0.34, y + 0.24, color=ink, linewidth=0.9)
+        axes.fill_between(first.margin, y - 0.34, y + 0.24, color="#888888", alpha=0.2, linewidth=0)
     axes.set_ylim(-0.45, len(rows) - 0.2)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
@@ -351,8 +354,7 @@ def check_svg(check: Check) -> str:
     """Draw a theorem check as an SVG element, for a page and for a file."""
     with style.settings():
         figure = style.blank(_PANEL)
-        axes = figure.subplots()
-        axes.patch.set_alpha(0)
+        axes = _axes(figure.subplots())
         draw_check(axes, check)
         legend(axes, columns=2)
         return style.svg(figure)

@@ -27,10 +27,10 @@ def render(results: Results) -> str:
 
 
 def escape(value: Any) -> Any:
-    """Escape what Markdown would take for HTML, for a table border or for emphasis; leave :class:`Markup` as it is.
+    r"""Escape what Markdown would take for HTML, a table border or emphasis; keep :class:`Markup` unchanged.
 
-    >>> str(escape("a|b <script>"))
-    'a\\\\|b &lt;script&gt;'
+    >>> print(escape("a|b <script>"))
+    a\|b &lt;script&gt;
     """
     if not isinstance(value, str) or isinstance(value, Markup):
         return value

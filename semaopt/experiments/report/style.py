@@ -106,7 +106,7 @@ LOOKS: dict[str, Look] = {
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Return the look of each method; names outside :data:`LOOKS` take the next free ones in alphabetical order.
 
-    A free look has a hue that no other name uses; once all hues are taken, an unused combination. There are 294 of them.
+    A free look has a hue that no other name uses or, once all hues are taken, an unused combination of the 294.
 
     >>> looks(["pdsm", "mine"])["mine"].hue
     'vermillion'

@@ -145,7 +145,7 @@ def _experiment(finding: Finding, looks: Mapping[str, Look]) -> Experiment:
         claimed_by=wording.CLAIMED_BY[spec.claim.source],
         claim=spec.claim.text,
         outcome=claims.verdict(finding).outcome,
-        line=wording.verdict_line(finding),
+        line=wording.evidence_line(finding),
         comparisons=_comparisons(finding, looks),
         differences_caption=wording.differences_caption(finding),
         curves_caption=wording.curves_caption(
@@ -168,17 +168,14 @@ def _experiment(finding: Finding, looks: Mapping[str, Look]) -> Experiment:
 
 
 def _comparisons(finding: Finding, looks: Mapping[str, Look]) -> Table | None:
-    rows = [
-        Row(
-            (wording.pair(finding, row.comparison), row.outcome, row.comparison.text, f"{row.comparison.probability:.2f}"),
-            looks[row.comparison.method],
-            row.outcome,
-        )
-        for row in claims.verdict(finding).rows
-    ]
-    metric = finding.metric_name(finding.spec.claim.metric)
-    caption = f"{wording.capital(metric)}: comparisons over {wording.units(finding)}."
-    return Table(caption, ("comparison", "verdict", "difference (interval)", "P"), tuple(rows)) if rows else None
+    def row(claim: claims.ClaimRow) -> Row:
+        one = claim.comparison
+        cells = (wording.pair(finding, one), claim.outcome, one.text, f"{one.probability:.2f}")
+        return Row(cells, looks[one.method], claim.outcome)
+
+    rows = tuple(map(row, claims.verdict(finding).rows))
+    caption = wording.comparisons_caption(finding)
+    return Table(caption, ("comparison", "verdict", "difference (interval)", "P"), rows) if rows else None
 
 
 def _ends(finding: Finding, looks: Mapping[str, Look]) -> Table:

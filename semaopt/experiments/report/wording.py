@@ -92,16 +92,38 @@ def duration(seconds: float) -> str:
 # Claims and comparisons
 
 
-def verdict_line(finding: Finding) -> str:
-    """Return the verdict on a claim in one line, with numbers."""
-    verdict = claims.verdict(finding)
-    if not verdict.rows:
-        return f"Measured: {_range(finding)}."
+def evidence_line(finding: Finding) -> str:
+    """Return the numbers behind the verdict on a claim in one line, grouped by outcome if comparisons disagree."""
+    rows = claims.verdict(finding).rows
+    if not rows:
+        return f"{capital(_range(finding))}."
+    if len(rows) == 1:
+        return f"{pair(finding, rows[0].comparison)}: {rows[0].comparison.text}."
+    groups = {outcome: [row.comparison for row in rows if row.outcome == outcome] for outcome in OUTCOMES}
+    groups = {outcome: found for outcome, found in groups.items() if found}
+    parts = [_grouped(finding, found) for found in groups.values()]
+    if len(groups) == 1:
+        return f"{parts[0]}."
+    return " ".join(f"{capital(outcome)}: {part}." for outcome, part in zip(groups, parts, strict=True))
+
+
+def _grouped(finding: Finding, found: Sequence[Comparison]) -> str:
+    """List comparisons by method: "A vs B (+0.1), C (+0.2); D vs B (0.0)"."""
+    methods = dict.fromkeys(one.method for one in found)
     parts = []
-    for outcome in OUTCOMES:
-        pairs = [f"{pair(finding, one.comparison)} {one.comparison.text}" for one in verdict.rows if one.outcome == outcome]
-        parts += [f"{capital(outcome)}: {'; '.join(pairs)}."] if pairs else []
-    return " ".join(parts)
+    for method in methods:
+        against = [f"{finding.label(one.against)} ({_value(one)})" for one in found if one.method == method]
+        parts.append(f"{finding.label(method)} vs {', '.join(against)}")
+    return "; ".join(parts)
+
+
+def _value(one: Comparison) -> str:
+    return one.text.partition(" (")[0]
+
+
+def headline(finding: Finding) -> str:
+    """Return title, verdict and evidence of an experiment in one line."""
+    return f"{finding.spec.title}: {claims.verdict(finding).outcome}. {evidence_line(finding)}"
 
 
 def pair(finding: Finding, one: Comparison) -> str:
@@ -112,9 +134,7 @@ def pair(finding: Finding, one: Comparison) -> str:
 def _range(finding: Finding) -> str:
     """Return the smallest and the largest mean of the claim's metric, for a claim without comparisons."""
     metric = finding.spec.claim.metric
-    means = [
-        (mean_and_std(finding.ends(final.method.name, metric))[0], final.method.label) for final in finding.finals
-    ]
+    means = [(mean_and_std(finding.ends(final.method.name, metric))[0], final.method.label) for final in finding.finals]
     means = [one for one in means if math.isfinite(one[0])] or means
     digits = 4 if is_share(metric) else 2  # shares of different methods are close to each other
     (low, lowest), (high, highest) = min(means), max(means)
@@ -142,6 +162,11 @@ def differences_caption(finding: Finding) -> str:
     )
 
 
+def comparisons_caption(finding: Finding) -> str:
+    """Describe the table of comparisons."""
+    return f"{capital(finding.metric_name(finding.spec.claim.metric))}: comparisons over {units(finding)}."
+
+
 def units(finding: Finding) -> str:
     """Return what intervals are made from: studies, or the seeds of a single study."""
     return (
@@ -154,8 +179,8 @@ def units(finding: Finding) -> str:
 def curves_caption(finding: Finding, *, saturated: bool) -> str:
     """Describe the panels of curves."""
     parts = [
-        f"Lines are means over {plural(len(finding.seeds), 'run')}, bands are ± one standard error (of the logarithm on "
-        "logarithmic axes)."
+        f"Lines are means over {plural(len(finding.seeds), 'run')}, bands are ± one standard error (on logarithmic "
+        "axes, of the logarithm)."
     ]
     if saturated:
         parts.append("Where methods come close to 1, one minus the metric is drawn: lower is better.")
@@ -302,7 +327,7 @@ def _times(count: int) -> str:
 def extension(finding: Finding, one: Extension) -> str:
     """Say which value was added to an axis, and why."""
     return (
-        f"{capital(axis(one.axis))} {one.value:.3g} was added for all methods: the best {axis(one.axis)} of "
+        f"The grid was extended to {axis(one.axis)} {one.value:.3g} for all methods: the best {axis(one.axis)} of "
         f"{_labels(finding, one.because)} was on the edge."
     )
 
@@ -364,7 +389,7 @@ def checks(found: Sequence[Check]) -> str:
     """Say whether all theorem checks pass, or name those that fail."""
     failed = [check.name for check in found if not check.passed]
     if not failed:
-        return f"All {len(found)} theorem checks pass." if len(found) > 1 else f"The theorem check {found[0].name} passes."
+        return "All theorem checks pass."
     return f"Failed theorem checks: {', '.join(failed)}."
 
 
