@@ -302,8 +302,8 @@ def _checks(checks: Sequence[Check]) -> Table:
     rows = [
         Row(
             (
-                *(check.name, check.theorem, line.claim, f"{line.measured:.3g}", f"{line.promised:.3g}", line.margin),
-                wording.check_outcome(line.passed),
+                *(check.name, wording.check_outcome(line.passed), check.theorem, line.claim),
+                *(f"{line.measured:.3g}", f"{line.promised:.3g}", line.margin),
             ),
             kind="pass" if line.passed else "fail",
             hint=line.detail,
@@ -311,7 +311,7 @@ def _checks(checks: Sequence[Check]) -> Table:
         for check in checks
         for line in check.lines
     ]
-    head = ("check", "theorem", "claim", "measured", "promised", "margin", "outcome")
+    head = ("check", "outcome", "theorem", "claim", "measured", "promised", "margin")
     return Table(MARGIN, head, tuple(rows), sortable=True)
 
 
