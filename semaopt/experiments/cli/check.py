@@ -94,16 +94,15 @@ def _results(chosen: list[str], quick: bool, workers: int, out: Path | None) -> 
 def _go_on(chosen: list[str], quick: bool, workers: int, out: Path) -> list[Result]:
     """The results of all; those that are not kept in the folder are run, and kept."""
     from semaopt.experiments.files import owned
-    from semaopt.experiments.sweep import theorems
-    from semaopt.experiments.sweep.store import Store
-    from semaopt.experiments.sweep.study import STORE
+    from semaopt.experiments.sweep import theorem_checks
+    from semaopt.experiments.sweep.store import STORE_FILE, Store
 
-    with owned(out), Store(out / STORE) as store:
-        found = theorems.stored(store, chosen, quick)
+    with owned(out), Store(out / STORE_FILE) as store:
+        found = theorem_checks.stored(store, chosen, quick)
         if found:
             typer.echo(f"{len(found)} of {len(chosen)} checks are done already, kept in {out}", err=True)
         missing = [name for name in chosen if name not in found]
-        fresh = _run(missing, quick, workers, lambda result: theorems.keep(store, result, quick)) if missing else []
+        fresh = _run(missing, quick, workers, lambda result: theorem_checks.keep(store, result, quick)) if missing else []
     found.update({result.name: result for result in fresh})
     return [found[name] for name in chosen]
 

@@ -12,7 +12,7 @@ from semaopt.experiments.report.figures import shown
 from semaopt.experiments.report.page import table
 from semaopt.experiments.results.model import Final, Finding
 from semaopt.experiments.results.statistics import CONFIDENCE, Comparison, mean_and_std, number_text, signed
-from semaopt.experiments.sweep.trials import Trial, Tuning
+from semaopt.experiments.results.trials import Trial, Tuning
 from semaopt.experiments.sweep.tuning import rungs
 from semaopt.experiments.training.metrics import is_share
 

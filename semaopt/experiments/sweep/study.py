@@ -28,7 +28,7 @@ from semaopt.experiments.sweep.run import Run, Unit, environment, make
 from semaopt.experiments.sweep.runner import Place, Runner, Watch
 from semaopt.experiments.sweep.store import Store
 from semaopt.experiments.sweep.theorems import Parts, Theorems
-from semaopt.experiments.sweep.trials import Point, Trial, Tuning
+from semaopt.experiments.results.trials import Point, Trial, Tuning
 from semaopt.experiments.training import distributed, libauc, loop
 
 STORE = "runs.sqlite"

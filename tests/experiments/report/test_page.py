@@ -2,7 +2,7 @@
 
 import pytest
 
-from semaopt.experiments.sweep import study, theorems
+from semaopt.experiments.sweep import reproduction, study
 from semaopt.experiments.sweep.engines.local import Here
 from semaopt.experiments.sweep.run import Machine
 from semaopt.experiments.sweep.runner import Place
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(FOUND is None, reason=WHY_NOT)
 def report(tmp_path_factory):
     out = tmp_path_factory.mktemp("page")
     spec = a_spec(seeds={"tuning": [100], "final": [0, 1, 2, 3]}, tuning={"rounds": 0})
-    parts = theorems.Parts((spec,), ("smb[logistic]",))
+    parts = reproduction.Parts((spec,), ("smb[logistic]",))
     results = study.conduct([spec], Place(out, Machine()), Here(), Watcher(), command="semaopt run", parts=parts)
     study.write(results, out)
     return out / "report.html"

@@ -11,13 +11,13 @@ from semaopt.experiments.files import OutputError, canonical
 from semaopt.experiments.report import figures, markdown, theorem_figure
 from semaopt.experiments.report import html as report
 from semaopt.experiments.report.section import tuned_axes
-from semaopt.experiments.results import load, records
+from semaopt.experiments.results import records
 from semaopt.experiments.results.model import to_json
-from semaopt.experiments.sweep import run, study, theorems
+from semaopt.experiments.sweep import load, reproduction, run, study
 from semaopt.experiments.sweep.engines.local import Here
 from semaopt.experiments.sweep.runner import Place
 from semaopt.experiments.sweep.store import Store
-from semaopt.experiments.sweep.trials import Extension, Trial, Tuning
+from semaopt.experiments.results.trials import Extension, Trial, Tuning
 from tests.experiments.tiny import RUNS, Watcher, a_spec, go
 
 SMALL = {"seeds": {"tuning": [100], "final": [0, 1]}, "tuning": {"rounds": 0}}
@@ -27,7 +27,7 @@ SMALL = {"seeds": {"tuning": [100], "final": [0, 1]}, "tuning": {"rounds": 0}}
 def made(tmp_path_factory):
     """A finished study with a check beside it."""
     out = tmp_path_factory.mktemp("made")
-    parts = theorems.Parts((a_spec(**SMALL),), ("smb[logistic]",), True, ("something was left out",))
+    parts = reproduction.Parts((a_spec(**SMALL),), ("smb[logistic]",), True, ("something was left out",))
     results = study.conduct(
         parts.specs, Place(out, run.Machine()), Here(), Watcher(), command="semaopt reproduce", parts=parts
     )
