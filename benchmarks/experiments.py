@@ -32,10 +32,11 @@ from semaopt.experiments.models import mpnn
 from semaopt.experiments.models.messages import Step
 from semaopt.experiments.spec.schema import load
 from semaopt.experiments.sweep.engines.local import Here, Workers
-from semaopt.experiments.sweep.run import Machine, Run, Unit, make, units
+from semaopt.experiments.sweep.run import make, units
 from semaopt.experiments.sweep.runner import Place, Runner
 from semaopt.experiments.sweep.store import Store
-from semaopt.experiments.training.loop import perform, task
+from semaopt.experiments.training.loop import task, train
+from semaopt.experiments.training.run import Machine, Run, Unit
 from semaopt.experiments.training.single import Member
 
 BATCH, BATCHES = 32, 2
@@ -101,7 +102,7 @@ def one_after_another(work: list[Unit], threads: int) -> float:
     torch.set_num_threads(threads)
     started = time.perf_counter()
     for unit in work:
-        perform(unit)
+        train(unit)
     seconds = time.perf_counter() - started
     torch.set_num_threads(before)
     return seconds
@@ -111,21 +112,21 @@ def sweep(options: argparse.Namespace) -> None:
     cases = {"mlp on digits": ("figure1-digits", {"epochs": 30})}
     if data_there("bbbp"):
         cases["mpnn on 400 molecules of BBBP"] = ("figure1-bbbp", {"epochs": 3, "subset": 400})
-    with tempfile.TemporaryDirectory() as folder, Workers(2) as pool:
+    with Workers(2) as pool:
         for title, (name, changes) in cases.items():
             runs = seeds_of(name, 5, **changes)
-            alone = units(runs, 1, Path(folder), 1e9)
-            list(pool.do(perform, [*units(runs[:1], 1, Path(folder), 1e9)] * 2, lambda _: None))  # starts the processes
+            alone = units(runs, 1)
+            list(pool.do(train, [*units(runs[:1], 1)] * 2, lambda _: None))  # starts the processes
             times: dict[str, list[float]] = {"one after another, 2 threads": [], "side by side, 2 processes": []}
             if "mlp" in title:
                 times["as one vectorised model"] = []
             for _ in range(max(3, options.turns // 4)):
                 times["one after another, 2 threads"].append(one_after_another(alone, 2))
                 started = time.perf_counter()
-                list(pool.do(perform, alone, lambda _: None))
+                list(pool.do(train, alone, lambda _: None))
                 times["side by side, 2 processes"].append(time.perf_counter() - started)
                 if "mlp" in title:
-                    times["as one vectorised model"].append(one_after_another(units(runs, 5, Path(folder), 1e9), 1))
+                    times["as one vectorised model"].append(one_after_another(units(runs, 5), 1))
             plain = times["one after another, 2 threads"]
             print(f"sweep, {title}, 5 seeds, {len(plain)} turns")
             for way, seconds in times.items():
@@ -152,7 +153,7 @@ def overhead(options: argparse.Namespace) -> None:
 
     def bare() -> float:
         started = time.perf_counter()
-        member = Member(run, task(run.training["data"]))
+        member = Member(run, task(run.data))
         for _ in range(run.until):
             member.draw()
             for k in range(member.steps):

@@ -25,9 +25,9 @@ from semaopt.experiments import api
 from semaopt.experiments.spec import schema
 from semaopt.experiments.sweep import study
 from semaopt.experiments.sweep.engines.local import Here
-from semaopt.experiments.sweep.run import Machine, Run
 from semaopt.experiments.sweep.runner import Place, Runner
-from semaopt.experiments.sweep.store import Result, Store
+from semaopt.experiments.sweep.store import Store
+from semaopt.experiments.training.run import Machine, Result, Run
 
 METHODS = 3
 SEEDS = 5
@@ -71,7 +71,7 @@ def made_up(run: Run) -> Result:
     """Curves that fall, a little differently from run to run."""
     offset = 1e-3 * run.seed + 1e-2 * math.log(run.values["lr"])
     length = run.until if run.purpose == "final" else 1
-    return Result({name: [offset + 2.0 / (k + 1) for k in range(length)] for name in run.training["metrics"]}, 1.0)
+    return Result({name: [offset + 2.0 / (k + 1) for k in range(length)] for name in run.metrics}, 1.0)
 
 
 class MadeUp(Here):

@@ -5,8 +5,8 @@ from pathlib import Path
 from semaopt.experiments.spec import schema
 from semaopt.experiments.sweep import study
 from semaopt.experiments.sweep.engines.local import Here, Workers
-from semaopt.experiments.sweep.run import Machine
 from semaopt.experiments.sweep.runner import Place
+from semaopt.experiments.training.run import Machine
 
 _DECAY = {"bias_correction": True, "every": 1, "factor": 0.2}
 

@@ -26,7 +26,8 @@ from semaopt.experiments.files import OutputError, canonical
 from semaopt.experiments.spec import schema
 from semaopt.experiments.spec.errors import SpecError
 from semaopt.experiments.sweep.checkpoint import Checkpoint, pack
-from semaopt.experiments.sweep.store import Result, Store
+from semaopt.experiments.sweep.store import Store
+from semaopt.experiments.training.run import Result
 from tests.experiments.data.official import MOLECULES, pickled
 from tests.fuzz import mutate
 

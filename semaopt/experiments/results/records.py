@@ -57,6 +57,7 @@ def _tuning(tuning: Tuning) -> dict[str, Any]:
         "grid": tuning.grid,
         "trials": {name: [asdict(trial) for trial in trials.values()] for name, trials in tuning.trials.items()},
         "extensions": [asdict(extension) for extension in tuning.extensions],
+        "spaces": tuning.spaces,
         "on_edge": [[axis, end, list(names)] for (axis, end), names in tuning.on_edge.items()],
     }
 
@@ -94,6 +95,7 @@ def _read_tuning(content: Mapping[str, Any]) -> Tuning:
         dict(content["grid"]),
         {name: {canonical(trial.values): trial for trial in listed} for name, listed in trials.items()},
         [Extension(one["axis"], one["value"], tuple(one["because"])) for one in content["extensions"]],
+        dict(content["spaces"]),
         {(axis, end): tuple(names) for axis, end, names in content["on_edge"]},
     )
 

@@ -77,12 +77,16 @@ class Tuning:
     grid: dict[str, list[Any]]
     trials: dict[str, dict[str, Trial]]
     extensions: list[Extension] = field(default_factory=list)
+    spaces: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
+    """The values, or the ends of the range, of each axis of each method."""
     on_edge: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     """Axes whose best value is at an edge after the last round: (axis, end) to the names of the methods."""
 
     def edge(self, axis: str, end: int) -> float:
-        """Return the smallest (``end=0``) or largest (``end=-1``) value of an axis of numbers."""
-        value: float = sorted(self.grid[axis])[end]
+        """Return the smallest (``end=0``) or largest (``end=-1``) value of an axis for the methods in ``on_edge``."""
+        names = self.on_edge.get((axis, end), tuple(self.spaces))
+        ends = [sorted(self.spaces[name][axis])[end] for name in names if axis in self.spaces.get(name, {})]
+        value: float = ends[0] if ends else sorted(self.grid[axis])[end]
         return value
 
     def best(self, method: str) -> Trial:

@@ -168,6 +168,17 @@ def axes_of(spec: Spec, method: Method) -> dict[str, list[Any]]:
     return {**axes, **method.grid}
 
 
+def ranges_of(spec: Spec, method: Method) -> dict[str, list[float]]:
+    """Return the axes that are searched between two numbers; the family's ranges replace the shared ones."""
+    if spec.tuning is None:
+        return {}
+    family = spec.tuning.families.get(method.family or "")
+    takes = methods.KINDS[method.algorithm].takes
+    found = {**spec.tuning.ranges, **({} if family is None else family.ranges)}
+    own = {*method.options, *method.grid}
+    return {name: ends for name, ends in found.items() if name in takes and name not in own}
+
+
 def _metrics(spec: Spec) -> Iterator[str]:
     known = metrics.names(spec.loss)
     for k, name in enumerate(spec.metrics):

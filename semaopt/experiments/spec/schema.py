@@ -12,8 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from semaopt.experiments.data.settings import Data
+from semaopt.experiments.models.settings import Model
+from semaopt.experiments.settings import Seed, Settings, Value
 from semaopt.experiments.spec.errors import SpecError, explain
 from semaopt.experiments.spec.rules import check
 
@@ -27,74 +30,67 @@ _LARGEST = 2**20  # bytes of a file
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$")]
 Text = Annotated[str, Field(max_length=4000)]
-Seed = Annotated[int, Field(ge=0, lt=2**62)]
-Whole = Annotated[int, Field(ge=-(2**62), lt=2**62)]
-Value = bool | Whole | float | str | list[float]
-"""A hyper-parameter."""
-
 
 _Minimizing = Literal["ASA"]
 _MinMax = Literal["PDAda", "PDSM", "SGDA", "EpochSGDA", "PESSGDA", "PESAdaGrad", "PESG"]
 _Beyond = Literal["SMB", "SOBA", "StocBiO", "TTSA", "BSA", "SCMA"]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class Data(_Part):
-    """The arguments of :func:`semaopt.experiments.data.load`."""
-
-    name: str
-    split: Literal["random", "scaffold"] = "random"
-    seed: Seed = 0
-    binary: bool = False
-    imbalance: float | None = Field(default=None, gt=0, lt=1)
-    subset: int | None = Field(default=None, ge=1)
-    noise: float = Field(default=0.0, ge=0, lt=1)
-    """With ``loss = "cleaning"`` the share of wrong labels, drawn once."""
-
-
-class Model(_Part):
-    """The arguments of :func:`semaopt.experiments.models.build`."""
-
-    name: str
-    options: dict[str, bool | int | float | str | list[int]] = {}
-
-
-class Seeds(_Part):
+class Seeds(Settings):
     """Of the tuning and of the final runs; none is both."""
 
-    tuning: list[Seed] = []
+    tuning: list[Seed] = Field(default_factory=list)
     final: list[Seed] = Field(min_length=1, max_length=1000)
+    rerank: list[Seed] = Field(default_factory=list)
+    """Additional seeds that rank the best quarter of the trials again; the winner is selected from that quarter."""
 
 
-class Method(_Part):
+class Method(Settings):
     """An algorithm with its fixed hyper-parameters, what it decays, and what is tuned for it alone."""
 
     name: Name
     label: Annotated[str, Field(min_length=1, max_length=80)]
     algorithm: Literal[_Minimizing, _MinMax, _Beyond]
-    decays: list[Literal["lr", "gamma"]] = []
+    decays: list[Literal["lr", "gamma"]] = Field(default_factory=list)
     """What is multiplied by ``factor`` every ``every`` epochs. The methods with stages of their own need none."""
-    options: dict[str, Value] = {}
-    grid: dict[str, list[Value]] = {}
-    finer: dict[str, list[float]] = {}
+    family: str | None = None
+    """The entry of ``tuning.families`` whose ranges the method uses."""
+    contains: list[str] = Field(default_factory=list)
+    """Methods that are special cases of this one: its search space must contain theirs."""
+    options: dict[str, Value] = Field(default_factory=dict)
+    grid: dict[str, list[Value]] = Field(default_factory=dict)
+    finer: dict[str, list[float]] = Field(default_factory=dict)
     """Multiples of each value of an axis that all methods share: gives a method with fewer axes as many trials."""
 
 
-class Tuning(_Part):
+Range = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2, max_length=2)]
+"""The lowest and the highest value of an axis."""
+
+
+class Family(Settings):
+    """Search ranges of a group of methods; they replace shared ranges of the same name."""
+
+    ranges: dict[str, Range]
+
+
+class Tuning(Settings):
     """How hyper-parameters are chosen, alike for every method, never by the test part."""
 
     metric: str
     """On the validation part; on the training part where the claim is about that."""
     direction: Literal["minimize", "maximize"]
-    grid: dict[str, list[Value]] = {}
+    grid: dict[str, list[Value]] = Field(default_factory=dict)
     """The axes that all methods with such a hyper-parameter share."""
-    sampler: Literal["grid", "tpe"] = "grid"
+    ranges: dict[str, Range] = Field(default_factory=dict)
+    """Axes that ``sampler = "sobol"`` searches between two numbers on a logarithmic scale."""
+    families: dict[str, Family] = Field(default_factory=dict)
+    """Ranges for groups of methods, for instance plain and adaptive ones; see ``Method.family``."""
+    sampler: Literal["grid", "tpe", "sobol"] = "grid"
+    """All combinations, tree-structured Parzen estimators, or scrambled Sobol points. Each study and each data set has
+    its own scrambling; methods that share an axis share their coordinates on it."""
     budget: int | None = Field(default=None, ge=1, le=100_000)
     """Trials for each method; a grid has as many as it has points."""
-    extend: list[str] = []
+    extend: list[str] = Field(default_factory=list)
     """Axes that grow by a value, for all methods, while the best value of one lies on the edge."""
     rounds: int = Field(default=2, ge=0, le=20)
     """How often they may."""
@@ -104,20 +100,20 @@ class Tuning(_Part):
     seed: Seed = 0
 
 
-class Claim(_Part):
+class Claim(Settings):
     """What the paper says, or we expect of a recorded metric: an order of methods, or who beats whom."""
 
     text: Text
     metric: str
-    order: list[str] = []
+    order: list[str] = Field(default_factory=list)
     """From the worst to the best: each is better than all before it."""
-    beats: dict[str, list[str]] = {}
+    beats: dict[str, list[str]] = Field(default_factory=dict)
     """Each method with those that it is better than, where the claim is no order."""
     source: Literal["paper", "ours"] = "paper"
     """Who says so."""
 
 
-class Spec(_Part):
+class Spec(Settings):
     """One experiment at one scale."""
 
     name: Name
@@ -136,6 +132,12 @@ class Spec(_Part):
     tuning: Tuning | None = None
     together: int = Field(default=1, ge=1, le=1000)
     """Settings of one method that are trained at once as one vectorised model, each from all seeds; 1: one by one."""
+
+    studies: int = Field(default=1, ge=1, le=100)
+    """Independent repetitions of tuning and final runs, each with its own points, seeds and splits of the data.
+    With several studies, intervals are over studies; with one, over seeds."""
+    final_epochs: int = Field(default=3, ge=1, le=1000)
+    """Comparisons use the mean over the last epochs of a run, this many."""
 
     def method(self, name: str) -> Method:
         """The method of this name."""

@@ -114,12 +114,12 @@ def last_decay(spec: Spec) -> int:
 def rungs(spec: Spec) -> list[int]:
     """Return the epochs after which successive halving prunes: none is before the last decay of any method.
 
-    The first is ``first_rung`` of the spec (by default a sixteenth of the epochs), each next one four times as late.
+    The first is ``first_look`` of the spec (by default a sixteenth of the epochs), each next one four times as late.
     """
     options = spec.tuning
     if options is None or options.pruner == "none":
         return []
-    first = max(1, spec.epochs // _REDUCTION**2) if options.first_rung is None else options.first_rung
+    first = max(1, spec.epochs // _REDUCTION**2) if options.first_look is None else options.first_look
     found = [max(first, last_decay(spec))]
     while found[-1] * _REDUCTION < spec.epochs:
         found.append(found[-1] * _REDUCTION)

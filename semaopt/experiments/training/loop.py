@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
 
 from semaopt.experiments import data
-from semaopt.experiments.files import canonical
-from semaopt.experiments.sweep.checkpoint import Checkpoint
-from semaopt.experiments.sweep.engines.local import count_epoch
-from semaopt.experiments.sweep.run import Unit
-from semaopt.experiments.sweep.store import Result
+from semaopt.experiments.data.settings import Data
 from semaopt.experiments.training import distributed
+from semaopt.experiments.training.run import Result, Unit
 from semaopt.experiments.training.sampled import Cleaner, Ranker
 from semaopt.experiments.training.single import Member
 from semaopt.experiments.training.vectorized import Members
@@ -49,14 +45,44 @@ class Trainee(Protocol):
         """Go on from there, to the bit."""
 
 
+class Checkpoint(Protocol):
+    """Where the state of an unfinished unit is kept."""
+
+    notes: list[str]
+    """Messages about damaged files."""
+
+    def load(self) -> dict[str, Any] | None:
+        """Return the last saved state, or None."""
+
+    def due(self) -> bool:
+        """Whether enough time has passed since the last save."""
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Replace the saved state."""
+
+
+class NoCheckpoint:
+    """Keeps nothing; see :class:`Checkpoint`."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def load(self) -> dict[str, Any] | None:
+        """Return None."""
+        return None
+
+    def due(self) -> bool:
+        """Return False."""
+        return False
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Do nothing."""
+
+
 @lru_cache(maxsize=2)
-def _task(arguments: str) -> data.Task:
-    return data.load(**json.loads(arguments))
-
-
-def task(run_data: Mapping[str, Any]) -> data.Task:
-    """The data of a run; a worker that does many runs on them reads them once."""
-    return _task(canonical(run_data))
+def task(settings: Data) -> data.Task:
+    """Return the data of a run; a worker that trains many runs on one data set reads it once."""
+    return data.load(**settings.model_dump())
 
 
 class Progress:
@@ -66,9 +92,7 @@ class Progress:
         self.epoch = self.step = 0
         self.until, self.seconds = unit.epochs, 0.0
         self.finite = [True] * len(unit.runs)
-        self.curves: list[dict[str, list[float]]] = [
-            {name: [] for name in run.training["metrics"]} for run in unit.runs
-        ]
+        self.curves: list[dict[str, list[float]]] = [{name: [] for name in run.metrics} for run in unit.runs]
 
     def add(self, measured: Sequence[Mapping[str, float]]) -> None:
         """What each run measures after an epoch; of one that has diverged nothing means anything."""
@@ -77,14 +101,29 @@ class Progress:
                 curve.append(values[name] if ok else math.nan)
 
 
-def train(unit: Unit) -> list[Result]:
-    """Train a unit, from its checkpoint if it has one; the results of its runs in their order."""
+def train(
+    unit: Unit, checkpoint: Checkpoint | None = None, on_epoch: Callable[[], None] = lambda: None
+) -> list[Result]:
+    """Train the runs of a unit and return their results in order.
+
+    Args:
+        unit: the runs.
+        checkpoint: where the state is kept; a state that is there is resumed, to the bit. None keeps nothing.
+        on_epoch: called after each epoch.
+
+    Torch's global random state is left as it was.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(unit.runs[0].seed)
+        return _train(unit, checkpoint or NoCheckpoint(), on_epoch)
+
+
+def _train(unit: Unit, kept: Checkpoint, on_epoch: Callable[[], None]) -> list[Result]:
     started = time.perf_counter()
     first = unit.runs[0]
     group = distributed.current()
-    kept = Checkpoint(unit.folder, unit.key)
     loaded = group.share(kept.load() if group.first else None)
-    content = task(first.training["data"])
+    content = task(first.data)
     trainee = _trainee(unit, content)
     at = Progress(unit)
     if loaded is not None and loaded["progress"]["until"] <= unit.epochs:  # else it is beyond what is asked for
@@ -93,25 +132,22 @@ def train(unit: Unit) -> list[Result]:
         if at.until < unit.epochs:  # the seconds to that rung are in its own result
             at.until, at.seconds = unit.epochs, 0.0
         started -= at.seconds
-    saved = time.monotonic()
 
     def save() -> None:
         at.seconds = time.perf_counter() - started
         kept.save({"trainee": trainee.state_dict(), "progress": vars(at)})
 
     def checkpoint() -> None:
-        nonlocal saved
-        if group.first and time.monotonic() - saved >= unit.every:
+        if group.first and kept.due():
             save()
-            saved = time.monotonic()
 
     while at.epoch < unit.epochs and any(at.finite):
         _epoch(trainee, at, checkpoint)
         if first.purpose == "final" or at.epoch == unit.epochs:
             at.add(trainee.measure())
-        count_epoch()
+        on_epoch()
         checkpoint()
-    if group.first and unit.epochs < first.training["epochs"]:  # it may be asked to go on
+    if group.first and unit.may_continue:
         save()
     seconds = (time.perf_counter() - started) / len(unit.runs)
     return [
@@ -127,7 +163,7 @@ def check_classes(loss: str, content: data.Task) -> None:
 
 
 def _trainee(unit: Unit, content: data.Task) -> Trainee:
-    first, loss = unit.runs[0], unit.runs[0].training["loss"]
+    first, loss = unit.runs[0], unit.runs[0].loss
     check_classes(loss, content)
     if loss == "cleaning":
         return Cleaner(first, content)
@@ -157,10 +193,3 @@ def _result(curves: dict[str, list[float]], ok: bool, length: int, seconds: floa
         kept = {name: curve[: length - 1] for name, curve in curves.items()}
         curves = {name: curve + [math.nan] * (length - len(curve)) for name, curve in kept.items()}
     return Result(curves, seconds, "done" if ok else "diverged", notes)
-
-
-def perform(unit: Unit) -> list[Result]:
-    """What a worker process does; torch's own random numbers are put back."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(unit.runs[0].seed)
-        return train(unit)

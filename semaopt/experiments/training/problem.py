@@ -10,8 +10,8 @@ from torch.nn import Parameter
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from semaopt.experiments import data, models
-from semaopt.experiments.sweep.run import Run
 from semaopt.experiments.training import libauc, methods, metrics
+from semaopt.experiments.training.run import Run
 from semaopt.losses import AUCMinMax
 
 _ORDERS = 2**62  # added to a seed for the order of the data, so that it is not also the seed of the model
@@ -50,11 +50,11 @@ class Joint(nn.Module):
 def build(run: Run, task: data.Task) -> Joint:
     """The model of a run with its loss."""
     kind: dict[str, Any] = {"device": run.machine.device, "dtype": getattr(torch, run.machine.dtype)}
-    chosen = run.training["model"]
-    model = models.build(chosen["name"], task, seed=run.seed, **chosen["options"]).to(**kind)
-    if run.training["loss"] == "cross_entropy":
+    chosen = run.model
+    model = models.build(chosen.name, task, seed=run.seed, **chosen.options).to(**kind)
+    if run.loss == "cross_entropy":
         return Joint(model, None)
-    if run.algorithm["name"] == libauc.PESG:
+    if run.algorithm.name == libauc.PESG:
         return Joint(model, libauc.MarginLoss().to(**kind))
     # The labels are those of a task, 0 and 1: nothing to check in each batch.
     return Joint(model, AUCMinMax.from_labels(task.train.labels, validate=False, **kind))
@@ -84,9 +84,9 @@ def value(what: str, task: data.Task, labels: Tensor, scores: Tensor) -> float:
 
 def measured(run: Run, part: str) -> list[str]:
     """The names of what is measured on a part, without the part's."""
-    return [name.partition("_")[2] for name in run.training["metrics"] if name.startswith(f"{part}_")]
+    return [name.partition("_")[2] for name in run.metrics if name.startswith(f"{part}_")]
 
 
 def wants_bounds(run: Run) -> bool:
     """Whether the bounds of s are measured."""
-    return bool(set(run.training["metrics"]) & set(metrics.BOUNDS))
+    return bool(set(run.metrics) & set(metrics.BOUNDS))

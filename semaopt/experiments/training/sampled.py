@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 
 from semaopt._validation import NonFiniteError
 from semaopt.experiments import data, models
-from semaopt.experiments.sweep.run import Run
 from semaopt.experiments.training import methods, metrics, problem
+from semaopt.experiments.training.run import Run
 from semaopt.losses import AveragePrecision
 from semaopt.optimizers._nonfinite import all_finite
 
@@ -25,11 +25,11 @@ class _Sampled:
     """A model whose batches are drawn with random numbers of its own; see :class:`training.Trainee`."""
 
     def __init__(self, run: Run, task: data.Task) -> None:
-        self.run, self.task, self.batch = run, task, int(run.training["batch"])
+        self.run, self.task, self.batch = run, task, int(run.batch)
         self.generator = problem.orders(run.seed)
         self.kind: dict[str, Any] = {"device": run.machine.device, "dtype": getattr(torch, run.machine.dtype)}
-        chosen = run.training["model"]
-        self.model = models.build(chosen["name"], task, seed=run.seed, **chosen["options"]).to(**self.kind)
+        chosen = run.model
+        self.model = models.build(chosen.name, task, seed=run.seed, **chosen.options).to(**self.kind)
         self.variables: list[nn.Parameter] = list(self.model.parameters())
         self.parts = {name: self._whole(getattr(task, name)) for name in metrics.PARTS if problem.measured(run, name)}
         self.finite = True
@@ -39,9 +39,7 @@ class _Sampled:
 
     def _build(self, sides: methods.Sides, more: Mapping[str, Any]) -> None:
         algorithm, values = self.run.algorithm, {**self.run.values, **more}
-        self.optimizer, self.schedule = methods.build(
-            algorithm["name"], algorithm["decays"], [values], sides, self.steps
-        )
+        self.optimizer, self.schedule = methods.build(algorithm.name, algorithm.decays, [values], sides, self.steps)
 
     @property
     def steps(self) -> int:
@@ -109,7 +107,7 @@ class Cleaner(_Sampled):
         order = torch.randperm(len(task.train), generator=self.generator)
         clean, noisy = order[: len(order) // _CLEAN], order[len(order) // _CLEAN :]
         inputs, labels = self._whole(task.train)
-        wrong = self._rows(len(noisy), round(run.training["data"]["noise"] * len(noisy)))
+        wrong = self._rows(len(noisy), round(run.data.noise * len(noisy)))
         self.noisy = inputs[noisy], labels[noisy].clone()
         self.noisy[1][wrong] = (self.noisy[1][wrong] + 1) % task.classes
         self.clean = inputs[clean], labels[clean]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from semaopt.experiments import data
-from semaopt.experiments.sweep.run import Run
 from semaopt.experiments.training import distributed, methods, metrics, problem
+from semaopt.experiments.training.run import Run
 from semaopt.optimizers._nonfinite import all_finite
 
 _ROWS = 128  # scored at once when a part is measured; of larger batches the memory is new each time, and costs more
@@ -25,20 +25,18 @@ class Member:
         self.device, self.dtype = run.machine.device, getattr(torch, run.machine.dtype)
         self.joint = problem.build(run, task)
         self.wrapped = self.group.wrap(self.joint)
-        self.steps = math.ceil(len(task.train) / run.training["batch"])
+        self.steps = math.ceil(len(task.train) / run.batch)
         self.generator = problem.orders(run.seed)
         sides = problem.sides([list(self.joint.parameters())], self.joint.is_dual())
         algorithm = run.algorithm
-        self.optimizer, self.schedule = methods.build(
-            algorithm["name"], algorithm["decays"], [run.values], sides, self.steps
-        )
+        self.optimizer, self.schedule = methods.build(algorithm.name, algorithm.decays, [run.values], sides, self.steps)
 
     def draw(self) -> None:
         """The order of the next epoch, and its labels."""
         self.before = self.generator.get_state()
         order = torch.randperm(len(self.task.train), generator=self.generator)
         labels = self.task.train.draw(order, self.generator)
-        batch = self.run.training["batch"]
+        batch = self.run.batch
         self.batches = list(zip(torch.split(order, batch), torch.split(labels, batch), strict=True))
 
     def step(self, k: int) -> None:

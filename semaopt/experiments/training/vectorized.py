@@ -12,8 +12,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from semaopt.ensemble import Ensemble
 from semaopt.experiments import data
-from semaopt.experiments.sweep.run import Run
 from semaopt.experiments.training import methods, metrics, problem
+from semaopt.experiments.training.run import Run
 from semaopt.optimizers._nonfinite import all_finite
 
 
@@ -30,18 +30,18 @@ class Members:
         models = [problem.build(run, task) for run in runs]
         values, alike = _settings(runs)
         self.ensemble = Ensemble(models, alike)
-        self.steps = math.ceil(len(task.train) / first.training["batch"])
+        self.steps = math.ceil(len(task.train) / first.batch)
         seeds = list(dict.fromkeys(run.seed for run in runs))
         self.generators = [problem.orders(seed) for seed in seeds]
         self.stream = torch.tensor([seeds.index(run.seed) for run in runs])
         sides = problem.sides([self.ensemble.parameters_of(k) for k in range(len(alike))], models[0].is_dual())
         self.is_auc = models[0].auc is not None
         algorithm = first.algorithm
-        self.optimizer, self.schedule = methods.build(algorithm["name"], algorithm["decays"], values, sides, self.steps)
+        self.optimizer, self.schedule = methods.build(algorithm.name, algorithm.decays, values, sides, self.steps)
 
     def draw(self) -> None:
         """The order of the next epoch, and its labels, for each seed."""
-        part, batch = self.task.train, self.runs[0].training["batch"]
+        part, batch = self.task.train, self.runs[0].batch
         self.before = [generator.get_state() for generator in self.generators]
         orders, labels = [], []
         for generator in self.generators:

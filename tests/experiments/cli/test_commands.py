@@ -20,10 +20,9 @@ import semaopt
 from semaopt import __main__ as program
 from semaopt.experiments import api
 from semaopt.experiments.spec import schema as spec
-from semaopt.experiments.sweep import reproduction, study, theorems
+from semaopt.experiments.sweep import reproduction, runner, study, theorems
 from semaopt.experiments.sweep.engines.local import Failure, Here
 from semaopt.experiments.sweep.store import Store
-from semaopt.experiments.training import loop
 from tests.experiments.tiny import RAW, RUNS, a_spec
 
 ROOT = Path(__file__).parents[3]
@@ -359,7 +358,7 @@ def test_a_store_that_may_only_be_read_is_refused_before_any_training(call, monk
     path, connect = write_spec(tmp_path / "mine.toml"), sqlite3.connect
     Store(tmp_path / "there" / "runs.sqlite").__exit__()
     monkeypatch.setattr(sqlite3, "connect", lambda address, **options: connect(address.replace("rwc", "ro"), **options))
-    monkeypatch.setattr(loop, "perform", None)  # nothing comes to it
+    monkeypatch.setattr(runner, "perform", None)  # nothing comes to it
     status, out, err = call("run", path, "--out", "there")
     assert (status, out) == (2, "")
     assert "let it be written to (chmod u+w), or choose another --out" in " ".join(err.split())

@@ -4,8 +4,8 @@ import pytest
 
 from semaopt.experiments.sweep import reproduction, study
 from semaopt.experiments.sweep.engines.local import Here
-from semaopt.experiments.sweep.run import Machine
 from semaopt.experiments.sweep.runner import Place
+from semaopt.experiments.training.run import Machine
 from tests.experiments.report.browser import FOUND, WHY_NOT, Browser
 from tests.experiments.tiny import Watcher, a_spec
 

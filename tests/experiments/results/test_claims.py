@@ -6,7 +6,7 @@ import pytest
 
 from semaopt.experiments.results import claims
 from semaopt.experiments.results.model import Final, Finding, Origin
-from semaopt.experiments.sweep.store import Result
+from semaopt.experiments.training.run import Result
 from tests.experiments.tiny import a_spec
 
 ORIGIN = Origin("", "", {}, 0, 0.0, 0.0, "")

@@ -29,8 +29,8 @@ import torch
 from semaopt import __main__ as program
 from semaopt.experiments.files import canonical, write_whole
 from semaopt.experiments.results.model import Results, to_json
-from semaopt.experiments.sweep import store, study
-from semaopt.experiments.training import loop, single
+from semaopt.experiments.sweep import runner, store, study
+from semaopt.experiments.training import single
 from tests.experiments.cli.test_commands import write_spec
 
 KILLS = 20
@@ -187,14 +187,14 @@ def noted(do: Callable[[], int], notes: Path) -> Callable[[], int]:
     """The same, with the key of each run whose training begins in a file."""
 
     def noting() -> int:
-        perform = loop.perform
+        perform = runner.perform
 
-        def begin(unit: Any) -> Any:
+        def begin(unit: Any, **place: Any) -> Any:
             with notes.open("a") as file:
                 file.writelines(f"{run.key}\n" for run in unit.runs)
-            return perform(unit)
+            return perform(unit, **place)
 
-        loop.perform = begin
+        runner.perform = begin
         return do()
 
     return noting

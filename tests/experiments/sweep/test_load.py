@@ -13,11 +13,12 @@ from semaopt.experiments.report import html as report
 from semaopt.experiments.report.section import tuned_axes
 from semaopt.experiments.results import records
 from semaopt.experiments.results.model import to_json
-from semaopt.experiments.sweep import load, reproduction, run, study
-from semaopt.experiments.sweep.engines.local import Here
-from semaopt.experiments.sweep.runner import Place
-from semaopt.experiments.sweep.store import Store
 from semaopt.experiments.results.trials import Extension, Trial, Tuning
+from semaopt.experiments.sweep import load, reproduction, study
+from semaopt.experiments.sweep.engines.local import InProcess
+from semaopt.experiments.sweep.runner import Workspace
+from semaopt.experiments.sweep.store import Store
+from semaopt.experiments.training import run
 from tests.experiments.tiny import RUNS, Watcher, a_spec, go
 
 SMALL = {"seeds": {"tuning": [100], "final": [0, 1]}, "tuning": {"rounds": 0}}

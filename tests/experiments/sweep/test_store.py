@@ -9,7 +9,8 @@ import time
 import pytest
 
 from semaopt.experiments.files import OutputError, owned, write_whole
-from semaopt.experiments.sweep.store import Result, Store
+from semaopt.experiments.sweep.store import Store
+from semaopt.experiments.training.run import Result
 
 RESULT = Result({"loss": [2.0, math.nan], "accuracy": [0.1, 0.9]}, 1.5, "diverged")
 

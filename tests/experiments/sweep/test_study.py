@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from semaopt.experiments import fingerprint
 from semaopt.experiments.files import OutputError, canonical, owned
 from semaopt.experiments.report import figures
 from semaopt.experiments.results.model import to_json
 from semaopt.experiments.sweep import run as runs
-from semaopt.experiments.sweep import study
+from semaopt.experiments.sweep import runner, study
 from semaopt.experiments.sweep.engines.local import Failure
 from semaopt.experiments.sweep.runner import RunsError
-from semaopt.experiments.training import loop
+from semaopt.experiments.training import run
+from semaopt.experiments.training.run import Machine
 from tests.experiments.tiny import AUC, EACH, RUNS, Watcher, a_spec, go
 
 
@@ -122,8 +124,8 @@ def test_a_damaged_row_is_said_and_done_again(undisturbed, tmp_path):
 
 def test_other_code_does_not_reuse_its_runs(tmp_path, monkeypatch):
     go(tmp_path, only=["adam"])
-    known = runs.fingerprint()
-    monkeypatch.setattr(runs, "fingerprint", lambda: {**known, "code": "changed"})
+    known = run.fingerprint()
+    monkeypatch.setattr(run, "fingerprint", lambda: {**known, "code": "changed"})
     assert go(tmp_path, only=["adam"]).session.reused == 0
 
 
@@ -131,20 +133,20 @@ def test_other_code_does_not_reuse_its_runs(tmp_path, monkeypatch):
 def code(tmp_path, monkeypatch):
     """A copy of the package and a function that returns its fingerprint after a file of it was edited."""
     root = tmp_path / "semaopt"
-    shutil.copytree(Path(runs.semaopt.__file__).parent, root, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(runs.semaopt, "__file__", str(root / "__init__.py"))
+    shutil.copytree(Path(fingerprint.semaopt.__file__).parent, root, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(fingerprint.semaopt, "__file__", str(root / "__init__.py"))
 
     def edited(name, text="# edited"):
         if name is not None:
             path = root / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text + (path.read_text() if path.suffix == ".py" and path.exists() else ""))
-        return runs.fingerprint.__wrapped__()["code"]
+        return fingerprint.fingerprint.__wrapped__()["code"]
 
     return edited
 
 
-@pytest.mark.parametrize("folder", ["theory", "checks", "diagnostics", "experiments/report", "experiments/results"])
+@pytest.mark.parametrize("folder", ["theory", "checks", "problems", "experiments/report", "experiments/results"])
 def test_editing_a_folder_that_does_not_compute_keeps_the_fingerprint(code, folder):
     before = code(None)
     assert code(f"{folder}/__init__.py") == before
@@ -154,7 +156,13 @@ def test_editing_a_folder_that_does_not_compute_keeps_the_fingerprint(code, fold
     "name",
     [
         *("estimator.py", "scalings.py", "projections.py", "kernels/dispatch.py", "optimizers/asa.py"),
-        *("baselines/sgda.py", "schedules/decay.py", "losses/auc.py", "hypergradient/inverses.py"),
+        *(
+            "baselines/sgda.py",
+            "schedules/decay.py",
+            "losses/auc.py",
+            "hypergradient/inverses.py",
+            "diagnostics/measure.py",
+        ),
         *("experiments/training/loop.py", "experiments/data/splits.py", "experiments/models/mlp.py"),
     ],
 )
@@ -164,8 +172,8 @@ def test_editing_what_computes_changes_the_fingerprint(code, name):
 
 
 def test_every_place_that_computes_exists():
-    root = Path(runs.semaopt.__file__).parent
-    assert all((root / name).exists() for name in runs.COMPUTING)
+    root = Path(fingerprint.semaopt.__file__).parent
+    assert all((root / name).exists() for name in fingerprint.COMPUTING)
 
 
 def test_the_fingerprint_is_of_the_compiled_step_and_not_of_its_sources(code):
@@ -179,7 +187,7 @@ def test_the_fingerprint_is_of_the_compiled_step_and_not_of_its_sources(code):
 def test_a_name_for_people_is_not_part_of_the_key_and_all_else_is():
     def key(**changes):
         spec = a_spec(**changes)
-        return runs.make(spec, spec.methods[0], {"lr": 0.1}, seed=0, purpose="final", machine=runs.Machine()).key
+        return runs.make(spec, spec.methods[0], {"lr": 0.1}, seed=0, purpose="final", machine=Machine()).key
 
     assert key() == key(name="other", title="Other", claim={"text": "x"}, seeds={"final": [0]})
     changes = [{"epochs": 4}, {"batch": 3}, {"data": {"seed": 1}}, {"model": {"options": {"hidden": 9}}}]
@@ -200,7 +208,7 @@ class Unlucky:
 
 
 def test_a_failing_run_is_named_and_the_others_are_kept(tmp_path):
-    place = study.Place(tmp_path, runs.Machine())
+    place = study.Place(tmp_path, Machine())
     with pytest.raises(RunsError, match=r"1 of 36 could not be done:\ntiny, adam, tune seed 101 \(.*\): it fell over"):
         study.conduct([a_spec()], place, Unlucky(), Watcher(), command="")
     results = go(tmp_path)
@@ -222,7 +230,7 @@ def test_tree_estimators_resume_with_the_same_proposals(tmp_path):
 
 def test_successive_halving_gives_up_early_and_goes_on_from_there(tmp_path, monkeypatch):
     counted = []
-    monkeypatch.setattr(loop, "count_epoch", lambda: counted.append(1))
+    monkeypatch.setattr(runner, "count_epoch", lambda: counted.append(1))
     spec = a_spec(epochs=8, tuning={"pruner": "halving", "rounds": 0}, seeds={"final": [0]})
     results = go(tmp_path, spec)
     trials = [trial for found in results.findings[0].tuning.trials.values() for trial in found.values()]

@@ -1,7 +1,5 @@
 """LibAUC's PESG beside ours: what is said without it, and that it is its own code with nothing added."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -13,6 +11,7 @@ from semaopt.experiments.sweep import reproduction, run, tuning
 from semaopt.experiments.training import libauc as peers
 from semaopt.experiments.training import methods
 from semaopt.experiments.training.problem import Joint, sides
+from semaopt.experiments.training.run import Machine
 
 VALUES = {"lr": 0.1, "epoch_decay": 2e-3, "mode": "sgd", "every": 1, "factor": 0.5}
 NAMES = ["peers-a9a", "peers-bace", "peers-bbbp", "peers-ijcnn1"]
@@ -58,10 +57,7 @@ def test_on_molecules_ours_are_tuned_as_in_figure_2_whose_trials_serve_again(nam
             tuning.Search(one, one.method(method)).ask(axes_of(one, one.method(method)), 12) for one in (figure, beside)
         ]
         keys = [
-            [
-                run.make(one, one.method(method), p, seed=100, purpose="tune", machine=run.Machine()).key
-                for _, p in asked
-            ]
+            [run.make(one, one.method(method), p, seed=100, purpose="tune", machine=Machine()).key for _, p in asked]
             for one, asked in zip((figure, beside), proposed, strict=True)
         ]
         assert keys[0] == keys[1]
@@ -93,8 +89,8 @@ def test_runs_of_pesg_are_never_one_vectorised_unit():
     rates = {"beta": 0.9, "dual_lr": 0.1}
     for name, values, each in (("pesg", point, [1, 1]), ("pdsm", {"lr": 0.1, "factor": 0.5, "every": 1, **rates}, [2])):
         method = found.method(name)
-        two = [run.make(found, method, values, seed=seed, purpose="final", machine=run.Machine()) for seed in range(2)]
-        assert [len(unit.runs) for unit in run.units(two, 4, Path(), 10.0)] == each
+        two = [run.make(found, method, values, seed=seed, purpose="final", machine=Machine()) for seed in range(2)]
+        assert [len(unit.runs) for unit in run.units(two, 4)] == each
 
 
 def model():

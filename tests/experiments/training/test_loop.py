@@ -9,8 +9,10 @@ from torch.nn.functional import cross_entropy
 
 from semaopt.experiments import data
 from semaopt.experiments.sweep.checkpoint import Checkpoint
-from semaopt.experiments.sweep.run import Machine, make, units
+from semaopt.experiments.sweep.run import make, units
+from semaopt.experiments.sweep.runner import perform
 from semaopt.experiments.training import loop, metrics, problem
+from semaopt.experiments.training.run import Machine
 from semaopt.experiments.training.single import Member
 from tests.experiments.tiny import AUC, a_spec
 
@@ -23,13 +25,13 @@ def a_run(method="adam", values=ADAM, seed=3, purpose="final", until=None, dtype
     return make(spec, spec.method(method), values, seed=seed, purpose=purpose, machine=machine, until=until)
 
 
-def a_unit(folder, *runs, every=1000.0):
-    (unit,) = units(runs or [a_run()], max(len(runs), 1), Path(folder), every)
+def a_unit(*runs):
+    (unit,) = units(runs or [a_run()], max(len(runs), 1))
     return unit
 
 
 def train(folder, *runs, every=1000.0):
-    return loop.perform(a_unit(folder, *runs, every=every))
+    return perform(a_unit(*runs), folder=Path(folder), every=every)
 
 
 def test_the_same_run_gives_the_same_numbers(tmp_path):
@@ -161,13 +163,13 @@ def test_cut_off_anywhere_it_goes_on_to_the_bit(tmp_path, monkeypatch, case, tog
 
 def test_a_damaged_checkpoint_is_said_and_changes_nothing(tmp_path, monkeypatch):
     undisturbed = train(tmp_path / "undisturbed")
-    unit, keep = a_unit(tmp_path, every=0.0), Checkpoint.remove
+    unit, keep = a_unit(), Checkpoint.remove
     monkeypatch.setattr(Checkpoint, "remove", lambda _: None)
-    loop.perform(unit)
+    perform(unit, folder=tmp_path, every=0.0)
     monkeypatch.setattr(Checkpoint, "remove", keep)
-    newest = Checkpoint(unit.folder, unit.key).newest
+    newest = Checkpoint(tmp_path, unit.key).newest
     newest.write_bytes(newest.read_bytes()[:-5])
-    (resumed,) = loop.perform(unit)
+    (resumed,) = perform(unit, folder=tmp_path, every=0.0)
     assert resumed.curves == undisturbed[0].curves
     assert resumed.notes == (f"checkpoint {newest.name} is damaged; the one before it is used",)
 

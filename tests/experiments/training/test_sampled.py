@@ -8,8 +8,9 @@ import torch
 
 from semaopt.experiments import data
 from semaopt.experiments.spec import schema
-from semaopt.experiments.sweep.run import Machine, Unit, make
+from semaopt.experiments.sweep.run import make
 from semaopt.experiments.training import loop, methods, metrics, problem
+from semaopt.experiments.training.run import Machine, Unit
 from semaopt.experiments.training.sampled import Cleaner, Ranker
 
 SPECS = {name: schema.load(name, "quick") for name in ("bilevel-digits", "compositional-digits")}
@@ -45,7 +46,7 @@ def trained(trainee, epochs):
 @pytest.mark.parametrize(("name", "method"), METHODS)
 def test_it_learns_and_goes_on_to_the_bit(name, method):
     run = a_run(name, method)
-    task = loop.task(run.training["data"])
+    task = loop.task(run.data)
     kind = Cleaner if name.startswith("bilevel") else Ranker
     torch.manual_seed(0)
     one = kind(run, task)
@@ -71,7 +72,7 @@ def test_every_bilevel_method_draws_as_many_batches():
     for name, method in METHODS:
         if name.startswith("bilevel"):
             run = a_run(name, method)
-            cleaner = Cleaner(run, loop.task(run.training["data"]))
+            cleaner = Cleaner(run, loop.task(run.data))
             trained(cleaner, 1)
             drawn[method] = cleaner.drawn
             assert cleaner.due == cleaner.steps == 34
@@ -81,7 +82,7 @@ def test_every_bilevel_method_draws_as_many_batches():
 
 def test_the_wrong_labels_are_those_of_the_lower_level_alone():
     run = a_run("bilevel-digits", "smb")
-    task = loop.task(run.training["data"])
+    task = loop.task(run.data)
     cleaner = Cleaner(run, task)
     same = Cleaner(run, task)
     assert torch.equal(cleaner.noisy[1], same.noisy[1])
@@ -93,18 +94,18 @@ def test_the_wrong_labels_are_those_of_the_lower_level_alone():
     assert float(wrong) == pytest.approx(0.4, abs=1e-3)
 
 
-def test_a_run_that_diverges_is_a_result(tmp_path):
+def test_a_run_that_diverges_is_a_result():
     one = SPECS["bilevel-digits"]
     values = {"lr": 10.0, "lower_lr": 1e30}
     run = make(one, one.method("soba"), values, seed=0, purpose="final", machine=Machine())
-    (result,) = loop.perform(Unit((run,), tmp_path, 1e9))
+    (result,) = loop.train(Unit((run,)))
     assert result.status == "diverged"
     assert len(result.curves["test_accuracy"]) == one.epochs
 
 
 def test_that_it_diverged_is_in_its_checkpoint():
     run = a_run("bilevel-digits", "soba")
-    task = loop.task(run.training["data"])
+    task = loop.task(run.data)
     one, other = Cleaner(run, task), Cleaner(run, task)
     one.step(0)
     one.finite = False  # as after a NonFiniteError
