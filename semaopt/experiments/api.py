@@ -29,7 +29,7 @@ DTYPES = ("float32", "float64", "bfloat16")
 MAX_WORKERS = 1024
 
 
-def run(  # noqa: PLR0913  # the options of the command
+def run(  # the options of the command
     spec: str | Path | Spec,
     scale: str | None = None,
     out: str | Path | None = None,
@@ -67,7 +67,7 @@ def run(  # noqa: PLR0913  # the options of the command
         A table with one row per final run; its ``results`` contain curves, comparisons and trials.
     """
     engine = _renamed(engine, engine_name)
-    found = _validated(spec, scale, only)
+    found = validate_spec(spec, scale, only)
     validate_engine(engine, address, workers)
     with distributed.joined(device) as group:
         workspace = _workspace(out, found.name, device, dtype, checkpoint_seconds)
@@ -85,7 +85,7 @@ def run(  # noqa: PLR0913  # the options of the command
     return table.runs(results)
 
 
-def tune(  # noqa: PLR0913  # the options of the command
+def tune(  # the options of the command
     spec: str | Path | Spec,
     scale: str | None = None,
     out: str | Path | None = None,
@@ -106,7 +106,7 @@ def tune(  # noqa: PLR0913  # the options of the command
         A table with one row per trial, best first.
     """
     engine = _renamed(engine, engine_name)
-    found = _validated(spec, scale, only)
+    found = validate_spec(spec, scale, only)
     options = _tuning(found)
     validate_engine(engine, address, workers)
     with distributed.joined(device):
@@ -168,8 +168,8 @@ def report(
     results = stored.results(paths, command)
     if not results.findings and not results.checks:
         raise OutputError(
-            f"{', '.join(map(str, paths))}: no finished study found. Trials of semaopt tune have no final runs; run the "
-            "same spec into that folder, which reuses them."
+            f"{', '.join(map(str, paths))}: no finished study found. Trials of semaopt tune have no final runs; run "
+            "the same spec into that folder, which reuses them."
         )
     target = paths[0] if out is None else Path(out)
     require_writable(target)
@@ -189,7 +189,7 @@ def _require_one_of(name: str, value: str, known: Sequence[str]) -> None:
         raise SpecError(f"{name}={value!r} is unknown; {near(value, known)}")
 
 
-def _validated(spec: str | Path | Spec, scale: str | None, only: Sequence[str]) -> Spec:
+def validate_spec(spec: str | Path | Spec, scale: str | None, only: Sequence[str]) -> Spec:
     """Return the spec at its scale after validating it, its methods, its data and its model."""
     if isinstance(only, str):
         raise SpecError(f"only={only!r} is invalid: it must be a list of names. Write only=[{only!r}].")

@@ -35,8 +35,8 @@ def check(
     With --out what is finished is kept in DIR/runs.sqlite and not done again: an interrupted command goes on where it
     was. The exit status is 1 if anything failed.
     """
-    from semaopt.experiments.api import cores
-    from semaopt.experiments.files import write_whole
+    from semaopt.experiments.api import default_workers
+    from semaopt.experiments.files import write_output
 
     try:
         chosen = checks.select(names, quick)
@@ -44,7 +44,7 @@ def check(
         raise typer.BadParameter(str(error), param_hint="NAME") from error
     if out is not None:
         writable(out)
-    results = _results(chosen, quick, cores() if workers is None else workers, out)
+    results = _results(chosen, quick, default_workers() if workers is None else workers, out)
     report = plain(results, quick)
     if as_json:
         typer.echo(json.dumps(report, indent=1))
@@ -53,7 +53,7 @@ def check(
     if out is not None:
         from semaopt.checks.figures import draw
 
-        write_whole(out / "check.json", json.dumps(report, indent=1))
+        write_output(out / "check.json", json.dumps(report, indent=1))
         paths = draw(results, out)
         typer.echo(f"{len(paths)} figures and check.json in {out}", err=as_json)
     if not report["passed"]:
@@ -93,16 +93,18 @@ def _results(chosen: list[str], quick: bool, workers: int, out: Path | None) -> 
 
 def _go_on(chosen: list[str], quick: bool, workers: int, out: Path) -> list[Result]:
     """The results of all; those that are not kept in the folder are run, and kept."""
-    from semaopt.experiments.files import owned
+    from semaopt.experiments.files import locked
     from semaopt.experiments.sweep import theorem_checks
     from semaopt.experiments.sweep.store import STORE_FILE, Store
 
-    with owned(out), Store(out / STORE_FILE) as store:
+    with locked(out), Store(out / STORE_FILE) as store:
         found = theorem_checks.stored(store, chosen, quick)
         if found:
             typer.echo(f"{len(found)} of {len(chosen)} checks are done already, kept in {out}", err=True)
         missing = [name for name in chosen if name not in found]
-        fresh = _run(missing, quick, workers, lambda result: theorem_checks.keep(store, result, quick)) if missing else []
+        fresh = (
+            _run(missing, quick, workers, lambda result: theorem_checks.save(store, result, quick)) if missing else []
+        )
     found.update({result.name: result for result in fresh})
     return [found[name] for name in chosen]
 

@@ -11,7 +11,7 @@ import typer
 import semaopt
 from semaopt.experiments.cli import data as data_command
 from semaopt.experiments.cli.check import check
-from semaopt.experiments.cli.console import WORKERS, conclude, one_of, start, told, writable
+from semaopt.experiments.cli.console import WORKERS, command_line, conclude, one_of, start, told
 
 app = typer.Typer(name="semaopt", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.add_typer(data_command.app, name="data")
@@ -66,9 +66,7 @@ def reproduce(  # noqa: PLR0917  # typer makes options of them
     DIR/runs.sqlite: an interrupted command goes on where it was. The exit status is 1 if a check failed.
     """
     from semaopt.experiments import api
-    from semaopt.experiments.sweep import reproduction, study
-    from semaopt.experiments.sweep.runner import Place
-    from semaopt.experiments.training import distributed
+    from semaopt.experiments.sweep import reproduction
 
     one_of("--scale", scale, reproduction.SCALES)
     if only is not None:
@@ -76,14 +74,9 @@ def reproduce(  # noqa: PLR0917  # typer makes options of them
     command, bar = start()
     out = Path("results", scale) if out is None else out
     with told(bar, command):
-        machine = api.machine(device, dtype, distributed.current())
-        writable(out)
-        parts = reproduction.select(scale, only)
-        for note in parts.notes:
-            bar.say(note)
-        with api.engine("local", workers, None, distributed.current()) as engine:
-            results = study.conduct(parts.specs, Place(out, machine), engine, bar, command=command, parts=parts)
-        study.write(results, out)
+        results = api.reproduce(
+            scale, only, out, workers=workers, device=device, dtype=dtype, watch=bar, command=command
+        )
     conclude(bar, results, out)
     if not all(check.passed for check in results.checks):
         raise typer.Exit(1)  # as semaopt check does
@@ -100,49 +93,27 @@ def report(
 
     Nothing is trained. Also writes results.md, the tables in Markdown.
     """
-    from semaopt.experiments.results import load
-    from semaopt.experiments.sweep import study
+    from semaopt.experiments import api
 
     command, bar = start()
     if out is None and len(folders) > 1:
         raise typer.BadParameter(f"{len(folders)} folders are joined; say where to write", param_hint="--out")
     with told(bar, command, "DIR"):
-        results = load.results(folders, command)
+        target = folders[0] if out is None else out
+        results = api.report(folders, target, command=command)
         for note in results.notes:
             bar.say(note)
-        target = folders[0] if out is None else out
-        if not results.findings and not results.checks:
-            bar.say(
-                f"Error: nothing to show in {', '.join(map(str, folders))}: no study is finished there. What semaopt "
-                "tune has done has no final runs: run the same spec into that folder, which reuses it"
-            )
-            raise typer.Exit(2)
-        writable(target)
-        study.write(results, target)
     typer.echo(target / "report.html")
 
 
 def _go(do: Callable[..., Any], spec: str, out: Path | None, options: dict[str, Any]) -> Any:
-    """Check the spec before anything is written, then do it under the bar."""
-    from semaopt.experiments import api
+    """Call a function of the API with a progress bar."""
     from semaopt.experiments.training import distributed
 
     command, bar = start()
     bar.progress.disable = not distributed.leading()
     with told(bar, command):
-        found = api.chosen(spec, options.pop("scale"), options["only"])
-        api.check_engine(options["engine_name"], options["address"], options["workers"])
-        api.machine(options["device"], options["dtype"], distributed.current())
-        if do is api.tune:
-            api.check_tuning(found)
-        else:
-            options["command"] = command
-        if options.get("tensorboard") is not None:
-            writable(options["tensorboard"], "--tensorboard")
-        out = Path("results", found.name) if out is None else out
-        writable(out)
-        bar.say(f"{found.name} at scale {found.scale}: {found.title}")
-        return do(found, out=out, watch=bar, **options), bar, out
+        return do(spec, out=out, watch=bar, **options), bar
 
 
 @app.command()
@@ -167,11 +138,11 @@ def run(  # noqa: PLR0917  # typer makes options of them
     from semaopt.experiments import api
     from semaopt.experiments.training import distributed
 
-    given = {"engine_name": engine, "address": address, "workers": workers, "device": device, "dtype": dtype}
+    given = {"engine": engine, "address": address, "workers": workers, "device": device, "dtype": dtype}
     options = {**given, "scale": scale, "only": only or (), "checkpoint_seconds": checkpoint_seconds}
-    table, bar, place = _go(api.run, spec, out, {**options, "tensorboard": tensorboard})
+    table, bar = _go(api.run, spec, out, {**options, "tensorboard": tensorboard, "command": command_line()})
     if distributed.leading():
-        conclude(bar, table.results, place)
+        conclude(bar, table.results, Path("results", table.results.findings[0].name) if out is None else out)
 
 
 @app.command(short_help="Only the tuning of an experiment.")
@@ -191,9 +162,9 @@ def tune(  # noqa: PLR0917  # typer makes options of them
     from semaopt.experiments import api
     from semaopt.experiments.training import distributed
 
-    given = {"engine_name": engine, "address": address, "workers": workers, "device": device, "dtype": dtype}
+    given = {"engine": engine, "address": address, "workers": workers, "device": device, "dtype": dtype}
     options = {**given, "scale": scale, "only": only or (), "checkpoint_seconds": checkpoint_seconds}
-    table, _, _ = _go(api.tune, spec, out, options)
+    table, _ = _go(api.tune, spec, out, options)
     if distributed.leading():
         typer.echo(table.to_markdown())
 

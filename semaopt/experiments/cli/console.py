@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,18 +30,12 @@ def one_of(option: str, value: str, known: Iterable[str]) -> None:
 
 def writable(out: Path, hint: str = "--out") -> None:
     """Fail before the work, not after it."""
-    remedy = "give a folder that can be made and written to"
+    from semaopt.experiments.files import OutputError, require_writable
+
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            return
-    except (FileExistsError, NotADirectoryError) as error:
-        raise typer.BadParameter(
-            f"{str(out)!r} is no folder, or lies below a file; {remedy}", param_hint=hint
-        ) from error
-    except OSError as error:
-        text = f"{str(out)!r} cannot be written to: {error.strerror}; {remedy}"
-        raise typer.BadParameter(text, param_hint=hint) from error
+        require_writable(out)
+    except OutputError as error:
+        raise typer.BadParameter(str(error), param_hint=hint) from error
 
 
 @contextmanager
@@ -61,7 +54,7 @@ def told(bar: Bar, command: str, place: str = "--out") -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
     except RunsError as error:
         same = "These would most likely fail in the same way again. Once what is said of them is put right"
-        remedy = "To try these again" if error.again else same
+        remedy = "To try these again" if error.transient else same
         bar.say(f"{error}\nAll other runs are kept. {remedy}: {command}")
         raise typer.Exit(1) from None
     except OutputError as error:
@@ -79,7 +72,12 @@ def start() -> tuple[str, Bar]:
     for name in _LATE:  # fail before the work, not after it
         if importlib.util.find_spec(name) is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    return shlex.join(["semaopt", *sys.argv[1:]]), Bar(Console(stderr=True))
+    return command_line(), Bar(Console(stderr=True))
+
+
+def command_line() -> str:
+    """Return the command as it was typed."""
+    return shlex.join(["semaopt", *sys.argv[1:]])
 
 
 def conclude(bar: Bar, results: Any, out: Path) -> None:

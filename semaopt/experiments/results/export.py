@@ -7,7 +7,7 @@ from typing import Any
 
 from semaopt.checks.result import Result as Check
 from semaopt.experiments.results import claims
-from semaopt.experiments.results.model import STUDY_STRIDE, Final, Finding, Results
+from semaopt.experiments.results.model import Final, Finding, Results
 from semaopt.experiments.results.statistics import Comparison, mean_and_std
 from semaopt.experiments.results.trials import Tuning
 
@@ -73,7 +73,11 @@ def _final(final: Final, finding: Finding) -> dict[str, Any]:
         "tuning_metric": [None if one.chosen is None else one.chosen.mean for one in per_study],
         "summary": {metric: {"mean": mean, "std": std} for metric, (mean, std) in ends.items()},
         "runs": [
-            {"study": seed // STUDY_STRIDE if len(per_study) > 1 else 0, "seed": seed, "status": run.status, "curves": run.curves}
+            {
+                "seed": seed,
+                "status": run.status,
+                "curves": run.curves,
+            }
             for seed, run in zip(finding.seeds, final.runs, strict=True)
         ],
     }

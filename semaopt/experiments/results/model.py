@@ -18,8 +18,8 @@ from semaopt.experiments.results.statistics import (
 )
 from semaopt.experiments.results.trials import Trial, Tuning
 from semaopt.experiments.spec.schema import Method, Spec
-from semaopt.experiments.training.run import Result
 from semaopt.experiments.training.metrics import is_share
+from semaopt.experiments.training.run import Result
 
 _PARTS = {"train": "training", "valid": "validation", "test": "test"}
 _WORDS = {"auc": "AUC", "ap": "average precision"}

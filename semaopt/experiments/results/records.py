@@ -37,7 +37,11 @@ def to_record(finding: Finding, keys: Keys) -> dict[str, Any]:
     studies = [
         {
             "finals": [
-                {"method": final.method.name, "runs": own, "chosen": None if final.chosen is None else asdict(final.chosen)}
+                {
+                    "method": final.method.name,
+                    "runs": own,
+                    "chosen": None if final.chosen is None else asdict(final.chosen),
+                }
                 for final, own in zip(study.finals, own_keys, strict=True)
             ],
             "tuning": None if study.tuning is None else _tuning(study.tuning),

@@ -56,8 +56,8 @@ def open_store(folder: Path) -> Store:
     path = folder / STORE_FILE
     if not os.path.isfile(path):  # unlike Path.is_file, False for a name that is too long
         raise OutputError(
-            f"{folder} is not an output folder: it contains no {STORE_FILE}. Give a folder written by semaopt reproduce "
-            "or semaopt run (its --out)."
+            f"{folder} is not an output folder: it contains no {STORE_FILE}. Give a folder written by semaopt "
+            "reproduce or semaopt run (its --out)."
         )
     return Store(path, read_only=True)
 

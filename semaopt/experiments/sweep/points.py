@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import optuna
 from optuna.trial import TrialState
@@ -94,7 +94,7 @@ class Sobol:
 
     def __init__(self, axes: Sequence[str], seed: int) -> None:
         self._columns = {axis: k for k, axis in enumerate(axes)}
-        self._engine = SobolEngine(max(len(axes), 1), scramble=True, seed=seed)
+        self._engine = SobolEngine(max(len(axes), 1), scramble=True, seed=seed)  # type: ignore[no-untyped-call]
 
     def ask(self, space: Space, count: int) -> list[tuple[Any, Point]]:
         """See :class:`Points`."""
@@ -111,10 +111,10 @@ class Sobol:
 class Tree:
     """Optuna's tree-structured Parzen estimators.
 
-    The study lives in memory. A resumed sweep reports the same results in the same order, so it gets the same proposals.
+    The study lives in memory. A resumed sweep reports the same results in the same order and gets the same proposals.
     """
 
-    def __init__(self, direction: str, seed: int) -> None:
+    def __init__(self, direction: Literal["minimize", "maximize"], seed: int) -> None:
         self._study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed), direction=direction)
 
     def ask(self, space: Space, count: int) -> list[tuple[Any, Point]]:

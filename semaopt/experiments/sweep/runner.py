@@ -142,9 +142,7 @@ class Runner:
             self.watch.done(epochs - shown)
             shown = epochs
 
-        job = partial(
-            perform, folder=self.workspace.checkpoints, checkpoint_seconds=self.workspace.checkpoint_seconds
-        )
+        job = partial(perform, folder=self.workspace.checkpoints, checkpoint_seconds=self.workspace.checkpoint_seconds)
         for unit, done in self.engine.run(job, missing, on_progress):
             planned += unit.epochs
             if isinstance(done, Failure):

@@ -58,7 +58,13 @@ class Study:
         spec, machine = _with_split(self.spec, self.number, purpose), self.runner.workspace.machine
         runs = [
             make(
-                spec, method, point, seed=self.number * STUDY_STRIDE + seed, purpose=purpose, machine=machine, until=until
+                spec,
+                method,
+                point,
+                seed=self.number * STUDY_STRIDE + seed,
+                purpose=purpose,
+                machine=machine,
+                until=until,
             )
             for method, point in asked
             for seed in seeds
@@ -174,7 +180,9 @@ class Experiment:
         found = tuple(study.conduct() for study in self.studies)
         keys = [key for study in self.studies for key in study.run_keys]
         options = "".join(f" {option}" for option in self.runner.workspace.machine.options())
-        rerun = f"semaopt run {self.spec.name} --scale {self.spec.scale}{options}" if _is_shipped(self.spec) else command
+        rerun = (
+            f"semaopt run {self.spec.name} --scale {self.spec.scale}{options}" if _is_shipped(self.spec) else command
+        )
         origin = Origin(command, rerun, environment(), *self.runner.times(keys))
         finding = Finding(self.spec, loop.task(self.spec.data).describe(), found, origin)
         if self.runner.store is not None:

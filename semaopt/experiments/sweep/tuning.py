@@ -166,7 +166,9 @@ def tune(
             search.round = grown + 1
     if rerank is not None:
         _rank_again(found, rerank)
-    tuning.spaces = {s.method.name: {a: list(v) for a, v in space.axes.items()} for s, space in zip(found, spaces, strict=True)}
+    tuning.spaces = {
+        s.method.name: {a: list(v) for a, v in space.axes.items()} for s, space in zip(found, spaces, strict=True)
+    }
     numbers = [axis for axis in dict.fromkeys(axis for space in spaces for axis in space.axes) if _shared(axis, spec)]
     tuning.on_edge = _edges(found, spaces, numbers)
     return tuning
@@ -270,8 +272,7 @@ def _edges(
         (axis, end): tuple(
             search.method.name
             for search, space in zip(found, spaces, strict=True)
-            if axis in space.axes
-            and binding(search.trials, space.axes[axis], axis, end, by_range=axis in space.ranges)
+            if axis in space.axes and binding(search.trials, space.axes[axis], axis, end, by_range=axis in space.ranges)
         )
         for axis in axes
         for end in (0, -1)

@@ -5,9 +5,9 @@ import math
 import pytest
 
 from semaopt.experiments.files import canonical
+from semaopt.experiments.results.trials import Trial
 from semaopt.experiments.spec import schema as specs
 from semaopt.experiments.spec.rules import axes_of
-from semaopt.experiments.results.trials import Trial
 from semaopt.experiments.sweep.tuning import binding, extended, rungs, tune
 from tests.experiments.tiny import AUC, a_spec
 
