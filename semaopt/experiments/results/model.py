@@ -18,14 +18,13 @@ from semaopt.experiments.results.statistics import (
 )
 from semaopt.experiments.results.trials import Trial, Tuning
 from semaopt.experiments.spec.schema import Method, Spec
+from semaopt.experiments.spec.search import STUDY_STRIDE
 from semaopt.experiments.training.metrics import is_share
 from semaopt.experiments.training.run import Result
 
 _PARTS = {"train": "training", "valid": "validation", "test": "test"}
 _WORDS = {"auc": "AUC", "ap": "average precision"}
 _BOUNDS = {"s_min": "smallest s", "s_median": "median s", "s_max": "largest s"}
-STUDY_STRIDE = 1000
-"""Study k uses the seeds of the spec plus k times this."""
 
 
 @dataclass(frozen=True)

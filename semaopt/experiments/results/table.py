@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from semaopt.experiments.results.model import STUDY_STRIDE, Finding, Results
+from semaopt.experiments.results.model import Finding, Results
 from semaopt.experiments.results.statistics import mean_and_std, number_text
 from semaopt.experiments.results.trials import Tuning
+from semaopt.experiments.spec.search import STUDY_STRIDE
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from semaopt.experiments.data.files import root_folder
 from semaopt.experiments.data.load import find
 from semaopt.experiments.fingerprint import environment
 from semaopt.experiments.results import records
-from semaopt.experiments.results.model import STUDY_STRIDE, Final, Finding, Origin, Results, Session, StudyResult
+from semaopt.experiments.results.model import Final, Finding, Origin, Results, Session, StudyResult
 from semaopt.experiments.results.trials import Point, Trial, Tuning
 from semaopt.experiments.spec.errors import SpecError
 from semaopt.experiments.spec.schema import FIGURES, Method, Spec, load, shipped
+from semaopt.experiments.spec.search import STUDY_STRIDE
 from semaopt.experiments.sweep import tuning
 from semaopt.experiments.sweep.engines.local import Engine
 from semaopt.experiments.sweep.reproduction import Parts

@@ -10,8 +10,8 @@ from typing import Any
 from semaopt.experiments.files import canonical, digest
 from semaopt.experiments.results.statistics import mean_and_std
 from semaopt.experiments.results.trials import Extension, Point, Trial, Tuning
-from semaopt.experiments.spec.rules import axes_of, ranges_of
 from semaopt.experiments.spec.schema import Method, Spec
+from semaopt.experiments.spec.search import axes_of, ranges_of
 from semaopt.experiments.sweep.points import Grid, Points, Sobol, Space, Tree
 from semaopt.experiments.training.methods import is_number, rounded
 

@@ -6,7 +6,7 @@ import torch
 from semaopt.experiments import api
 from semaopt.experiments.spec import schema
 from semaopt.experiments.spec.errors import SpecError
-from semaopt.experiments.spec.rules import axes_of
+from semaopt.experiments.spec.search import axes_of
 from semaopt.experiments.sweep import reproduction, run, tuning
 from semaopt.experiments.training import libauc as peers
 from semaopt.experiments.training import methods
