@@ -225,8 +225,7 @@ def _methods(finding: Finding, looks: Mapping[str, Look]) -> Table:
 
 def halving_epochs(finding: Finding) -> list[int]:
     """Return the epochs after which successive halving prunes trials."""
-    options = finding.spec.tuning
-    return [] if options is None or options.pruner == "none" else rungs(finding.spec.epochs, options.first_rung)
+    return rungs(finding.spec)
 
 
 def _tuning(finding: Finding) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from semaopt.experiments import data, models
 from semaopt.experiments.data.load import find
+from semaopt.experiments.spec import search
 from semaopt.experiments.spec.errors import SHOWN, SpecError, near
 from semaopt.experiments.training import methods, metrics
 
@@ -25,6 +26,7 @@ def check(spec: Spec, where: str) -> None:
         *_names(spec),
         *_seeds(spec),
         *_axes(spec),
+        *search.problems(spec),
         *(text for k, method in enumerate(spec.methods) for text in _method(spec, method, f"methods[{k}]")),
     ]
     if not problems:
@@ -133,7 +135,7 @@ def _idle(spec: Spec, method: Method, given: list[tuple[str, Mapping[str, Any]]]
 
 def _values(spec: Spec, method: Method, place: str) -> Iterator[str]:
     """Every value of every axis, on a model of one number."""
-    axes = axes_of(spec, method)
+    axes = {**search.axes_of(spec, method), **search.ranges_of(spec, method)}
     empty = [name for name, values in axes.items() if not values]
     for name in empty:
         yield f"{place}: the axis {name!r} is empty; give it a value"
@@ -152,20 +154,6 @@ def _values(spec: Spec, method: Method, place: str) -> Iterator[str]:
             except (ValueError, TypeError, OverflowError) as error:
                 yield f"{place}: {str(error)[:300]}"
                 return
-
-
-def axes_of(spec: Spec, method: Method) -> dict[str, list[Any]]:
-    """What is tuned for a method: the shared axes that it takes and does not fix, and its own."""
-    if spec.tuning is None:
-        return dict(method.grid)
-    takes = methods.KINDS[method.algorithm].takes
-    axes: dict[str, list[Any]] = {
-        name: values for name, values in spec.tuning.grid.items() if name in takes and name not in method.options
-    }
-    for name, multiples in method.finer.items():
-        if all(methods.is_number(value) for value in axes.get(name, [])):
-            axes[name] = [methods.rounded(value * by) for value in axes.get(name, []) for by in multiples]
-    return {**axes, **method.grid}
 
 
 def _metrics(spec: Spec) -> Iterator[str]:
@@ -231,13 +219,14 @@ def _budget(spec: Spec) -> Iterator[str]:
             yield f"methods: {', '.join(tuned)} have a grid, but there is no [tuning]; add one, or fix the values"
         return
     sizes = {
-        method.name: math.prod(len(values) for values in axes_of(spec, method).values()) for method in spec.methods
+        method.name: math.prod(len(values) for values in search.axes_of(spec, method).values())
+        for method in spec.methods
     }
     if max(sizes.values()) > _MOST_TRIALS and spec.tuning.sampler == "grid":
         yield f"tuning.grid: has {max(sizes.values())} points; take fewer, or sampler = 'tpe' with a budget"
-    elif spec.tuning.sampler == "tpe":
+    elif spec.tuning.sampler != "grid":
         if spec.tuning.budget is None:
-            yield "tuning.budget: is missing; sampler = 'tpe' needs the number of trials for each method"
+            yield f"tuning.budget: is missing; sampler = {spec.tuning.sampler!r} needs the number of trials per method"
     elif spec.tuning.budget is not None:
         yield f"tuning.budget={spec.tuning.budget}: a grid is tried whole; leave it out, or take sampler = 'tpe'"
     elif len(set(sizes.values())) > 1:

@@ -41,6 +41,8 @@ class Seeds(Settings):
 
     tuning: list[Seed] = Field(default_factory=list)
     final: list[Seed] = Field(min_length=1, max_length=1000)
+    rerank: list[Seed] = Field(default_factory=list)
+    """Additional seeds that rank the best quarter of the trials again; the winner is selected from that quarter."""
 
 
 class Method(Settings):
@@ -51,10 +53,24 @@ class Method(Settings):
     algorithm: Literal[_Minimizing, _MinMax, _Beyond]
     decays: list[Literal["lr", "gamma"]] = Field(default_factory=list)
     """What is multiplied by ``factor`` every ``every`` epochs. The methods with stages of their own need none."""
+    family: str | None = None
+    """The entry of ``tuning.families`` whose ranges the method uses."""
+    contains: list[str] = Field(default_factory=list)
+    """Methods that are special cases of this one: its search space must contain theirs."""
     options: dict[str, Value] = Field(default_factory=dict)
     grid: dict[str, list[Value]] = Field(default_factory=dict)
     finer: dict[str, list[float]] = Field(default_factory=dict)
     """Multiples of each value of an axis that all methods share: gives a method with fewer axes as many trials."""
+
+
+Range = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2, max_length=2)]
+"""The lowest and the highest value of an axis."""
+
+
+class Family(Settings):
+    """Search ranges of a group of methods; they replace shared ranges of the same name."""
+
+    ranges: dict[str, Range]
 
 
 class Tuning(Settings):
@@ -65,7 +81,13 @@ class Tuning(Settings):
     direction: Literal["minimize", "maximize"]
     grid: dict[str, list[Value]] = Field(default_factory=dict)
     """The axes that all methods with such a hyper-parameter share."""
-    sampler: Literal["grid", "tpe"] = "grid"
+    ranges: dict[str, Range] = Field(default_factory=dict)
+    """Axes that ``sampler = "sobol"`` searches between two numbers on a logarithmic scale."""
+    families: dict[str, Family] = Field(default_factory=dict)
+    """Ranges for groups of methods, for instance plain and adaptive ones; see ``Method.family``."""
+    sampler: Literal["grid", "tpe", "sobol"] = "grid"
+    """All combinations, tree-structured Parzen estimators, or scrambled Sobol points. Each study and each data set has
+    its own scrambling; methods that share an axis share their coordinates on it."""
     budget: int | None = Field(default=None, ge=1, le=100_000)
     """Trials for each method; a grid has as many as it has points."""
     extend: list[str] = Field(default_factory=list)
@@ -110,6 +132,12 @@ class Spec(Settings):
     tuning: Tuning | None = None
     together: int = Field(default=1, ge=1, le=1000)
     """Settings of one method that are trained at once as one vectorised model, each from all seeds; 1: one by one."""
+
+    studies: int = Field(default=1, ge=1, le=100)
+    """Independent repetitions of tuning and final runs, each with its own points, seeds and splits of the data.
+    With several studies, intervals are over studies; with one, over seeds."""
+    final_epochs: int = Field(default=3, ge=1, le=1000)
+    """Comparisons use the mean over the last epochs of a run, this many."""
 
     def method(self, name: str) -> Method:
         """The method of this name."""

@@ -20,8 +20,8 @@ import semaopt
 from semaopt import __main__ as program
 from semaopt.experiments import api
 from semaopt.experiments.spec import schema as spec
-from semaopt.experiments.sweep import reproduction, runner, study, theorems
-from semaopt.experiments.sweep.engines.local import Failure, Here
+from semaopt.experiments.sweep import reproduction, runner, study, theorem_checks
+from semaopt.experiments.sweep.engines.local import Failure, InProcess
 from semaopt.experiments.sweep.store import Store
 from tests.experiments.tiny import RAW, RUNS, a_spec
 
@@ -46,7 +46,7 @@ def write_spec(path, **changes):
 @pytest.fixture
 def call(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(api, "cores", lambda: 0)
+    monkeypatch.setattr(api, "default_workers", lambda: 0)
 
     def call(*args):
         monkeypatch.setattr(sys, "argv", ["semaopt", *args])
@@ -113,13 +113,13 @@ def test_reproduce_says_where_it_computed(call, monkeypatch):
 
 @pytest.mark.usefixtures("_tiny")
 def test_reproduce_takes_as_many_processes_as_it_is_told(call, monkeypatch):
-    started, engine = [], api.engine
+    started, engine = [], api.open_engine
 
     def instead(name, workers, *others):
         started.append(workers)
         return engine(name, 0, *others)
 
-    monkeypatch.setattr(api, "engine", instead)
+    monkeypatch.setattr(api, "open_engine", instead)
     assert call("reproduce", "--only", "figure1-digits", "--workers", "3")[0] == 0
     assert started == [3]
 
@@ -135,13 +135,13 @@ def test_reproduce_does_all_it_can_and_nothing_twice(call, monkeypatch):
     page = Path(out.strip()).read_text()
     assert left_out in page
     assert all(text in page for text in ("smb[logistic]", "avg |grad F|^2 &lt;= bound", "Tiny"))
-    monkeypatch.setattr(theorems.checks, "run_one", lambda name, quick: pytest.fail("it is done already"))
+    monkeypatch.setattr(theorem_checks.checks, "run_one", lambda name, quick: pytest.fail("it is done already"))
     status, out, err = call("reproduce")
     assert status == 0
     assert f"0 runs done, {RUNS} reused" in err
     assert "theorem checks" not in err
-    read = theorems.records.check
-    monkeypatch.setattr(theorems.records, "check", lambda content: failing(read(content)))
+    read = theorem_checks.records.read_check
+    monkeypatch.setattr(theorem_checks.records, "read_check", lambda content: failing(read(content)))
     status, out, err = call("reproduce")
     assert (status, out) == (1, "results/quick/report.html\n")
     assert "Theorems: 0 of 1 checks PASS; FAIL: smb[logistic]." in err
@@ -234,12 +234,12 @@ def test_sizes_that_torch_refuses_are_a_mistake_of_the_spec(monkeypatch):
 
     monkeypatch.setattr(study.models, "build", build)
     with pytest.raises(spec.SpecError, match=r"tiny: model.options={'hidden': 8}: mlp cannot be built of them \(negat"):
-        api.chosen(a_spec(), None, ())
+        api.validate_spec(a_spec(), None, ())
 
 
 def test_data_that_are_not_there_are_not_fetched_to_try_a_spec_out(monkeypatch, tmp_path):
     monkeypatch.setenv("SEMAOPT_DATA", str(tmp_path))
-    api.chosen(a_spec(data={"name": "a9a"}), None, ())
+    api.validate_spec(a_spec(data={"name": "a9a"}), None, ())
     assert os.listdir(tmp_path) == []
 
 
@@ -398,7 +398,7 @@ def test_a_series_without_a_convex_problem_is_a_failed_run_on_every_engine(call,
 
 def test_a_run_whose_process_died_may_be_tried_again(call, monkeypatch, tmp_path):
     failed = Failure("its process died 3 times (out of memory?)")
-    monkeypatch.setattr(Here, "do", lambda self, work, jobs, tick: ((job, failed) for job in jobs))
+    monkeypatch.setattr(InProcess, "run", lambda self, work, jobs, on_progress: ((job, failed) for job in jobs))
     status, _, err = call("run", write_spec(tmp_path / "mine.toml"), "--only", "adam")
     assert status == 1
     assert "All other runs are kept. To try these again: semaopt run" in " ".join(err.split())

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from semaopt.experiments.report import figures, html, markdown, theorem_figure
-from semaopt.experiments.results.model import to_json
+from semaopt.experiments.results.export import to_json
 from semaopt.experiments.results.statistics import mean_and_std, number_text
 from semaopt.experiments.training.run import Result
 from tests.experiments.tiny import AUC, a_spec, go

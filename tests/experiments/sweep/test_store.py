@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from semaopt.experiments.files import OutputError, owned, write_whole
+from semaopt.experiments.files import OutputError, locked, write_output
 from semaopt.experiments.sweep.store import Store
 from semaopt.experiments.training.run import Result
 
@@ -133,9 +133,9 @@ def test_ten_thousand_runs_are_looked_up_at_once(tmp_path):
 
 
 def test_a_folder_has_one_owner(tmp_path):
-    with owned(tmp_path), pytest.raises(OutputError, match="another process is working there; wait"), owned(tmp_path):
+    with locked(tmp_path), pytest.raises(OutputError, match="another process is working there; wait"), locked(tmp_path):
         raise AssertionError("two owners")
-    with owned(tmp_path):
+    with locked(tmp_path):
         assert (tmp_path / ".lock").exists()
 
 
@@ -147,19 +147,19 @@ def test_the_new_name_is_synchronised_as_the_content_is(tmp_path, monkeypatch):
         sync(handle)
 
     monkeypatch.setattr(os, "fsync", noted)
-    write_whole(tmp_path / "a.txt", "all of it")
+    write_output(tmp_path / "a.txt", "all of it")
     assert synchronised == ["file", "folder"]
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
-    write_whole(path, "old")
+    write_output(path, "old")
 
     def full(_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OutputError, match=r"a.txt: cannot be written \(No space left on device\)"):
-        write_whole(path, "new")
+        write_output(path, "new")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from semaopt.experiments import fingerprint
-from semaopt.experiments.files import OutputError, canonical, owned
+from semaopt.experiments import fingerprint, report
+from semaopt.experiments.files import OutputError, canonical, locked
 from semaopt.experiments.report import figures
-from semaopt.experiments.results.model import to_json
+from semaopt.experiments.results.export import to_json
 from semaopt.experiments.sweep import run as runs
 from semaopt.experiments.sweep import runner, study
 from semaopt.experiments.sweep.engines.local import Failure
@@ -58,7 +58,7 @@ def test_results_hold_all_that_was_measured(undisturbed):
 
 
 def test_all_that_is_written_for_people(undisturbed, tmp_path):
-    study.write(undisturbed[1], tmp_path)
+    report.write(undisturbed[1], tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
         "tiny.png",
         "tiny.svg",
@@ -195,20 +195,20 @@ def test_a_name_for_people_is_not_part_of_the_key_and_all_else_is():
 
 
 def test_two_on_one_folder_the_second_is_refused(tmp_path):
-    with owned(tmp_path), pytest.raises(OutputError, match="another process is working there"):
+    with locked(tmp_path), pytest.raises(OutputError, match="another process is working there"):
         go(tmp_path)
 
 
 class Unlucky:
     """Does all jobs but one."""
 
-    def do(self, work, jobs, tick):
+    def run(self, work, jobs, on_progress):
         for k, job in enumerate(jobs):
             yield job, Failure("it fell over") if k == 1 else work(job)
 
 
 def test_a_failing_run_is_named_and_the_others_are_kept(tmp_path):
-    place = study.Place(tmp_path, Machine())
+    place = study.Workspace(tmp_path, Machine())
     with pytest.raises(RunsError, match=r"1 of 36 could not be done:\ntiny, adam, tune seed 101 \(.*\): it fell over"):
         study.conduct([a_spec()], place, Unlucky(), Watcher(), command="")
     results = go(tmp_path)

@@ -6,18 +6,18 @@ import math
 import sqlite3
 
 import pytest
+from semaopt.experiments.report.section import tuned_axes
 
 from semaopt.experiments.files import OutputError, canonical
 from semaopt.experiments.report import figures, markdown, theorem_figure
 from semaopt.experiments.report import html as report
-from semaopt.experiments.report.section import tuned_axes
-from semaopt.experiments.results import load, records
-from semaopt.experiments.results.model import to_json
-from semaopt.experiments.sweep import study, theorems
-from semaopt.experiments.sweep.engines.local import Here
-from semaopt.experiments.sweep.runner import Place
+from semaopt.experiments.results import records
+from semaopt.experiments.results.export import to_json
+from semaopt.experiments.results.trials import Extension, Trial, Tuning
+from semaopt.experiments.sweep import load, reproduction, study
+from semaopt.experiments.sweep.engines.local import InProcess
+from semaopt.experiments.sweep.runner import Workspace
 from semaopt.experiments.sweep.store import Store
-from semaopt.experiments.sweep.trials import Extension, Trial, Tuning
 from semaopt.experiments.training import run
 from tests.experiments.tiny import RUNS, Watcher, a_spec, go
 
@@ -28,9 +28,9 @@ SMALL = {"seeds": {"tuning": [100], "final": [0, 1]}, "tuning": {"rounds": 0}}
 def made(tmp_path_factory):
     """A finished study with a check beside it."""
     out = tmp_path_factory.mktemp("made")
-    parts = theorems.Parts((a_spec(**SMALL),), ("smb[logistic]",), True, ("something was left out",))
+    parts = reproduction.Parts((a_spec(**SMALL),), ("smb[logistic]",), True, ("something was left out",))
     results = study.conduct(
-        parts.specs, Place(out, run.Machine()), Here(), Watcher(), command="semaopt reproduce", parts=parts
+        parts.specs, Workspace(out, run.Machine()), InProcess(), Watcher(), command="semaopt reproduce", parts=parts
     )
     return out, results
 
@@ -136,7 +136,7 @@ def test_of_two_programs_none_is_mixed(made, tmp_path, monkeypatch):
 def test_an_unknown_spec_without_a_record(made, tmp_path):
     folder = copied(made[0], tmp_path / "old", "DROP TABLE records")
     assert "tiny: is no shipped spec" in load.results([folder], "").notes[0]
-    study.write(made[1], folder)  # results.json has the spec
+    report.write(made[1], folder)  # results.json has the spec
     found = load.results([folder], "")
     assert lasting(found)["experiments"] == lasting(made[1])["experiments"]
 
@@ -154,7 +154,7 @@ def test_several_folders_are_joined(made, tmp_path):
         assert f"({name}.svg)" in text
         assert f'<a id="{name}"></a>' in text
     assert text.count("PASS |") == len(found.checks[0].lines)
-    study.write(found, tmp_path / "out")
+    report.write(found, tmp_path / "out")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"report.html", "results.md", "results.json", "tiny-quick.svg", "check-smb-logistic.svg"} <= names
 
@@ -171,7 +171,7 @@ def test_a_part_does_not_replace_the_whole(made, tmp_path):
     go(tmp_path / "parts", a_spec(**SMALL), only=["beta"])
     go(tmp_path / "parts", a_spec(**SMALL), only=["both"])
     assert shown(tmp_path / "parts") == {"tiny-part1": ["beta"], "tiny-part2": ["both"]}
-    study.write(load.results([tmp_path / "parts"], ""), tmp_path / "out")
+    report.write(load.results([tmp_path / "parts"], ""), tmp_path / "out")
     assert (tmp_path / "out" / "tiny-part2.svg").exists()
     assert shown(folder, tmp_path / "parts") == shown(tmp_path / "parts", folder) == shown(folder)
 
@@ -202,8 +202,8 @@ def test_a_record_of_another_version_is_left_out_and_said(made, tmp_path):
     folder = copied(made[0], tmp_path / "new")
     with Store(folder / "runs.sqlite") as store:
         (key, content) = next(iter(store.records(records.STUDY).items()))
-        store.keep(records.STUDY, "tiny", key, {**content, "spec": {**content["spec"], "future": 1}})
-        store.keep(records.CHECK, "x", "x", {"name": "x"})
+        store.put_record(records.STUDY, "tiny", key, {**content, "spec": {**content["spec"], "future": 1}})
+        store.put_record(records.CHECK, "x", "x", {"name": "x"})
     notes = load.results([folder], "").notes
     assert any("a record of a study cannot be read (ValidationError" in text for text in notes)
     assert any("a theorem check cannot be read (KeyError" in text for text in notes)
@@ -214,7 +214,7 @@ def test_a_record_that_names_an_unknown_method_is_left_out_and_said(made, tmp_pa
     with Store(folder / "runs.sqlite") as store:
         (key, content) = next(iter(store.records(records.STUDY).items()))
         first, *others = content["finals"]
-        store.keep(records.STUDY, "tiny", key, {**content, "finals": [{**first, "method": "adamm"}, *others]})
+        store.put_record(records.STUDY, "tiny", key, {**content, "finals": [{**first, "method": "adamm"}, *others]})
     found = load.results([folder], "")
     assert found.findings == ()
     assert f"{folder}: a record of a study cannot be read (KeyError: 'adamm')" in found.notes
@@ -239,6 +239,6 @@ def test_checks_stand_in_their_order_and_not_in_that_of_their_ends(made, tmp_pat
     with Store(folder / "runs.sqlite") as store:
         (content,) = store.records(records.CHECK).values()
         for name in ("of another version", "counterexample"):
-            store.keep(records.CHECK, name, name, {**content, "name": name})
+            store.put_record(records.CHECK, name, name, {**content, "name": name})
     names = [check.name for check in load.results([folder], "").checks]
     assert names == ["counterexample", "smb[logistic]", "of another version"]
