@@ -90,7 +90,7 @@ def _known() -> dict[tuple[str, ...], list[str]]:
             yield from walk(inner, (*words, name))
 
     found = dict(walk(typer.main.get_command(commands.app), ()))
-    found["bench", "step"] = ["--sizes", "--only", "--threads", "--seconds", "--out"]
+    found["bench", "step"] = ["--sizes", "--only", "--device", "--threads", "--seconds", "--out"]
     return found
 
 

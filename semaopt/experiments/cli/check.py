@@ -19,7 +19,7 @@ from semaopt.experiments.cli.console import FAILED, INTERRUPTED, WORKERS, comman
 def check(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Checks to run: constant[adam], constant, thm:2. Default: all."),
+        typer.Argument(metavar="NAME", help="Checks to run: constant[adam], constant, thm:2. Default: all."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Shorter runs; all checks take about a minute.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,

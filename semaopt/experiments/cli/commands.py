@@ -14,13 +14,13 @@ from semaopt.experiments.cli.check import check
 from semaopt.experiments.cli.console import (
     FAILED,
     WORKERS,
-    Bar,
     command_line,
     conclude,
     open_bar,
     require_choice,
     running,
 )
+from semaopt.experiments.cli.progress import Bar
 
 _EPILOG = (
     "Exit status: 0 success, 1 a run or a theorem check failed, 2 wrong input or missing data, 130 interrupted. "
@@ -192,7 +192,7 @@ def _call(function: Callable[..., Any], spec: str, **options: Any) -> tuple[Any,
 @app.command(short_help="Write the report of stored results again.")
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Output folders of semaopt run or semaopt reproduce.")
+        list[Path], typer.Argument(metavar="DIR", help="Output folders of semaopt run or semaopt reproduce.")
     ],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Output folder. Default: DIR itself, if it is only one.")

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 WORKERS = Annotated[
     int | None,
     typer.Option(
-        min=0, max=1024, help="Number of worker processes; 0 runs in this process. Default: one per core, at most 8."
+        min=0,
+        max=1024,
+        metavar="N",
+        help="Number of worker processes; 0 runs in this process. Default: one per core, at most 8.",
     ),
 ]
 #: Exit statuses. Wrong input has Click's status 2; 130 is what shells report after Ctrl-C.

@@ -63,11 +63,11 @@ class Look:
 #: One look per method. The paper's adaptive method is a solid vermillion line, its momentum method a dashed blue one.
 LOOKS: dict[str, Look] = {
     # Figures 1 and 3
-    "adam": Look("black", "o", SOLID),
+    "adam": Look("black", "o", DOTTED),
     "lr": Look("green", "D", DASH_DOT),
     "beta": Look("blue", "s", DASHED),
     "both": Look("vermillion", "^", SOLID),
-    "clipped": Look("orange", "v", DOTTED),
+    "clipped": Look("orange", "v", SOLID),
     "amsgrad": Look("blue", "s", DASH_DOT),
     "adafom": Look("green", "D", DASHED),
     "adam_plus": Look("purple", "P", LONG),
