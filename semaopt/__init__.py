@@ -9,6 +9,7 @@ from semaopt import kernels as kernels
 from semaopt import losses as losses
 from semaopt import problems as problems
 from semaopt import projections as projections
+from semaopt import samplers as samplers
 from semaopt import scalings as scalings
 from semaopt import schedules as schedules
 from semaopt import theory as theory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 
@@ -23,9 +23,9 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in value.items()}
     if type(value) in (list, tuple):
         return type(value)(plain(item) for item in value)
-    if not isinstance(value, bool) and isinstance(value, Integral):
-        return int(value)
-    return float(value) if isinstance(value, float) else value
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def restore(what: str, description: Mapping[str, Any], live: Any, known: Mapping[str, type[Any]]) -> Any:

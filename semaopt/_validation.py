@@ -1,84 +1,104 @@
-"""Errors that say the value, the rule and the remedy."""
+"""Validate arguments; every error names the value, the rule and the remedy.
+
+``lr=-1.0 is invalid: it must be a finite number >= 0. Try 1e-3.``
+"""
 
 from __future__ import annotations
 
 import math
-from numbers import Integral
+import re
+from numbers import Integral, Real
 from typing import Any
 
 from torch import Tensor
 
+#: Smallest and largest bound of the scaling s: outside this range 1/s^2 is not a normal float32 number.
+SMALLEST_BOUND, LARGEST_BOUND = 1e-18, 1e18
+
+# A first word that may be capitalized: not a symbol (gamma = ...), a call or a dotted name.
+_PLAIN_WORD = re.compile(r"[a-z]+(?= (?!=)|,|$)")
+
 
 class NonFiniteError(RuntimeError):
-    """NaN or Inf where a step needs numbers, found before anything has moved."""
+    """NaN or Inf in the input of a step, raised before the step changes anything."""
 
 
 def require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None:
-    """Raise ``ValueError("name=value: rule; remedy")`` unless ``ok``."""
+    """Raise ``ValueError`` unless ``ok``.
+
+    Args:
+        ok: whether the value is valid.
+        name: the argument.
+        value: what was passed.
+        rule: ``"must ..."``, or a clause that says what is wrong.
+        remedy: what to do; a sentence, whose capital letter and period may be left out.
+    """
     if not ok:
-        raise ValueError(f"{name}={value!r}: {rule}; {remedy}")
+        raise ValueError(invalid(name, value, rule, remedy))
+
+
+def invalid(name: str, value: object, rule: str, remedy: str) -> str:
+    """Return the text of an error, ``name=value is invalid: it <rule>. <Remedy>.``
+
+    >>> from semaopt._validation import invalid
+    >>> invalid("lr", -1.0, "must be >= 0", "try lr=1e-3")
+    'lr=-1.0 is invalid: it must be >= 0. Try lr=1e-3.'
+    """
+    clause = f"it {rule}" if rule.startswith("must ") else rule
+    first = _PLAIN_WORD.match(remedy)
+    sentence = remedy[0].upper() + remedy[1:] if first else remedy
+    return f"{name}={value!r} is invalid: {clause}. {sentence}{'' if sentence.endswith(('.', '?')) else '.'}"
 
 
 def is_real(value: Any) -> bool:
-    """A Python number (not a bool) or a real one-element tensor."""
+    """Return whether ``value`` is a real number (NumPy's count, a bool does not) or a real one-element tensor."""
     if isinstance(value, Tensor):
         return value.numel() == 1 and not value.is_complex()
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def whole(name: str, value: Any, remedy: str, least: int = 1) -> int:
-    """``value`` as a Python int. NumPy's integers will do; what is below ``least``, or no integer, is refused."""
-    ok = not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
-    require(ok, name, value, f"must be a whole number >= {least}", remedy)
-    return int(value)
-
-
-def hold_whole(owner: object, name: str, remedy: str, least: int = 1) -> None:
-    """The same for an attribute of a frozen dataclass, which then holds the Python int."""
-    object.__setattr__(owner, name, whole(name, getattr(owner, name), remedy, least))
-
-
-def number(value: float | Tensor) -> float:
-    """The value of what :func:`is_real` accepts; a differentiable tensor is read without torch's warning."""
+def to_float(value: float | Tensor) -> float:
+    """Convert a number or a one-element tensor to float; a tensor that requires grad raises no warning."""
     return float(value.detach() if isinstance(value, Tensor) else value)
 
 
-def check_rate(name: str, value: Any, remedy: str) -> None:
-    """A finite number >= 0, as a float or as a one-element tensor."""
-    ok = is_real(value) and 0 <= number(value) < math.inf
-    require(ok, name, value, "must be a finite number >= 0", _as_float(name, value) or remedy)
+def validate_integer(name: str, value: Any, remedy: str, minimum: int = 1) -> int:
+    """Return ``value`` as an int. It may be a NumPy integer or an integral float such as 1e6."""
+    integral = isinstance(value, Integral) or (isinstance(value, Real) and float(value).is_integer())
+    ok = integral and not isinstance(value, bool) and int(value) >= minimum
+    require(ok, name, value, f"must be a whole number >= {minimum}", remedy)
+    return int(value)
 
 
-def _as_float(name: str, value: Any) -> str:
-    """The remedy for a number of another library, such as NumPy's."""
-    is_number = hasattr(value, "__float__") and not isinstance(value, (int, float, Tensor))
-    return f"it is a {type(value).__module__}.{type(value).__name__}; pass float({name})" if is_number else ""
+def validate_integer_field(owner: object, name: str, remedy: str, minimum: int = 1) -> None:
+    """Validate an attribute of a frozen dataclass and store it as an int."""
+    object.__setattr__(owner, name, validate_integer(name, getattr(owner, name), remedy, minimum))
 
 
-def check_beta(name: str, value: Any) -> None:
-    """A momentum in [0, 1), as a float or as a one-element tensor."""
-    ok = is_real(value) and 0 <= number(value) < 1
-    remedy = _as_float(name, value) or f"gamma = 1 - {name} weighs the newest sample; try 0.9"
-    require(ok, name, value, "must lie in [0, 1)", remedy)
+def validate_rate(name: str, value: Any, remedy: str) -> None:
+    """Require a finite number >= 0, or a one-element tensor that holds one."""
+    ok = is_real(value) and 0 <= to_float(value) < math.inf
+    require(ok, name, value, "must be a finite number >= 0", remedy)
 
 
-#: Outside this range 1/s^2 is not a normal float32 number.
-SMALLEST_BOUND, LARGEST_BOUND = 1e-18, 1e18
+def validate_beta(name: str, value: Any) -> None:
+    """Require a momentum in [0, 1), or a one-element tensor that holds one."""
+    ok = is_real(value) and 0 <= to_float(value) < 1
+    require(ok, name, value, "must lie in [0, 1)", f"Try {name}=0.9; gamma = 1 - {name} is the weight of a new sample.")
 
 
-def check_bounds(name: str, value: Any) -> None:
-    """A pair (c_l, c_u) with 0 < c_l <= c_u that float32 can hold squared."""
+def validate_bounds(name: str, value: Any) -> None:
+    """Require a pair (c_l, c_u) with 0 < c_l <= c_u whose squares float32 can represent."""
     pair = isinstance(value, (tuple, list)) and len(value) == 2 and all(map(is_real, value))
-    ok = pair and SMALLEST_BOUND <= value[0] <= value[1] <= LARGEST_BOUND
     require(
-        ok,
+        pair and SMALLEST_BOUND <= value[0] <= value[1] <= LARGEST_BOUND,
         name,
         value,
         f"must be (c_l, c_u) with {SMALLEST_BOUND:g} <= c_l <= c_u <= {LARGEST_BOUND:g}",
-        "the scaling s = 1/(sqrt(u) + g0) is held between them; try (0.1, 1000.0)",
+        "These bounds clip the scaling s = 1/(sqrt(u) + g0); try (0.1, 1000.0).",
     )
 
 
-def check_flag(name: str, value: Any) -> None:
-    """True or False, and nothing that merely looks like it."""
-    require(isinstance(value, bool), name, value, "must be True or False", "pass a bool")
+def validate_flag(name: str, value: Any) -> None:
+    """Require True or False; 0, 1 and None are not accepted."""
+    require(isinstance(value, bool), name, value, "must be True or False", "Pass a bool.")

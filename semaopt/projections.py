@@ -166,7 +166,7 @@ BY_NAME: dict[str, type[BuiltIn]] = {
 }
 
 
-def check(project: Any) -> None:
+def validate(project: Any) -> None:
     """A projection, a callable of the user's, or None for Y = the whole space."""
     if project is not None and (isinstance(project, type) or not callable(project)):
         raise TypeError(

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from semaopt import _serialization
-from semaopt._validation import check_beta, check_bounds, is_real, require
+from semaopt._validation import is_real, require, validate_beta, validate_bounds
 from semaopt.estimator import COUNTERS, Rate, estimate, scalar, sema_, square, track_
 
 
@@ -104,7 +104,7 @@ class Adam:
     buffers: ClassVar[tuple[str, ...]] = ("u",)
 
     def __post_init__(self) -> None:
-        check_beta("beta2", self.beta2)
+        validate_beta("beta2", self.beta2)
         check_g0(self.g0)
 
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
@@ -132,7 +132,7 @@ class AMSGrad:
     buffers: ClassVar[tuple[str, ...]] = ("u", "u_max")
 
     def __post_init__(self) -> None:
-        check_beta("beta2", self.beta2)
+        validate_beta("beta2", self.beta2)
         check_g0(self.g0)
 
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
@@ -218,8 +218,8 @@ class AdaBound:
     g0: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
-        check_bounds("(c_l, c_u)", (self.c_l, self.c_u))
-        check_beta("beta2", self.beta2)
+        validate_bounds("(c_l, c_u)", (self.c_l, self.c_u))
+        validate_beta("beta2", self.beta2)
 
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
         sema_(m, "u", square(seen.g), 1 - self.beta2, seen.t, corrected=seen.corrected)

@@ -169,7 +169,7 @@ def test_models_that_disagree_in_what_is_frozen_are_refused():
     models[2][3].bias.requires_grad_(False)
     with pytest.raises(
         ValueError,
-        match=r"models\[2\]: requires_grad of '3.bias'=False: must be True as in models\[0\].*in all models or in none",
+        match=r"models\[2\]: requires_grad of '3.bias'=False is invalid: it must be True as in models\[0\].*in all models or in none",  # noqa: E501
     ):
         Ensemble(models)
 
@@ -287,10 +287,10 @@ def test_a_member_resumes_from_its_state_dict():
         other.load_state_dict_of(m, ensemble.state_dict_of(m))
     x = data(4)[0][0]
     assert torch.equal(ensemble(x), other(x))
-    with pytest.raises(ValueError, match=r"state=\['0.weight'\]: are missing, or are no names"):
+    with pytest.raises(ValueError, match=r"state=\['0.weight'\] is invalid: are missing, or are no names"):
         other.load_state_dict_of(0, {k: v for k, v in ensemble.state_dict_of(0).items() if k != "0.weight"})
     wrong = {**ensemble.state_dict_of(0), "3.bias": torch.zeros(4)}
-    with pytest.raises(ValueError, match=r"state\['3.bias'\]=\(4,\): must have shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"state\['3.bias'\]=\(4,\) is invalid: it must have shape \(3,\)"):
         other.load_state_dict_of(0, wrong)
 
 
@@ -329,7 +329,7 @@ def test_tied_weights_and_buffers():
 
 
 def test_what_cannot_be_stacked_is_refused():
-    with pytest.raises(ValueError, match=r"models=\[\]: must not be empty"):
+    with pytest.raises(ValueError, match=r"models=\[\] is invalid: it must not be empty"):
         Ensemble([])
     with pytest.raises(
         ValueError, match=r"models\[1\] is not like models\[0\] .*\(2, 3\).*\(2, 4\).*one ensemble for each"
@@ -340,9 +340,11 @@ def test_what_cannot_be_stacked_is_refused():
     with pytest.raises(ValueError, match=r"BatchNorm1d at '0' writes running statistics.*GroupNorm"):
         Ensemble([nn.Sequential(nn.BatchNorm1d(3))])
     ensemble = Ensemble([nn.Linear(3, 2) for _ in range(2)])
-    with pytest.raises(ValueError, match=r"inputs=\(5, 3\): must have a first dimension of 2.*shared=True"):
+    with pytest.raises(
+        ValueError, match=r"inputs=\(5, 3\) is invalid: it must have a first dimension of 2.*shared=True"
+    ):
         ensemble(torch.ones(5, 3))
-    with pytest.raises(ValueError, match=r"losses=\(\): must have shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"losses=\(\) is invalid: it must have shape \(2,\)"):
         ensemble.backward(ensemble(torch.ones(2, 5, 3)).mean())
 
 
@@ -365,7 +367,7 @@ def test_members_that_share_their_rates_move_in_one_tensor() -> None:
 
 
 def test_parts_must_add_up() -> None:
-    with pytest.raises(ValueError, match=r"alike=\[2, 2\]: must be whole numbers > 0 that add up to 3"):
+    with pytest.raises(ValueError, match=r"alike=\[2, 2\] is invalid: it must be whole numbers > 0 that add up to 3"):
         Ensemble([torch.nn.Linear(1, 1) for _ in range(3)], alike=[2, 2])
 
 

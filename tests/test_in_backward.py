@@ -271,7 +271,7 @@ def test_a_rate_gone_bad_is_refused_before_anything_moves():
     loss(net, 0).backward()
     training.optimizer.param_groups[0]["lr"] = float("nan")
     before = [x.detach().clone() for x in net.parameters()]
-    with pytest.raises(ValueError, match="lr=nan: must be a finite number"):
+    with pytest.raises(ValueError, match="lr=nan is invalid: it must be a finite number"):
         loss(net, 1).backward()
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
 

@@ -188,7 +188,7 @@ def test_a_state_that_kept_something_else_is_refused(saved, mine, steps):
     iterates.remove()
     other = semaopt.Iterates(optimizer, keep=(mine,))
     if steps:
-        text = rf"state_dict=\('{saved}',\): must have kept what this keeps, \('{mine}',\); load it into Iterates"
+        text = rf"state_dict=\('{saved}',\) is invalid: it must have kept what this keeps, \('{mine}',\). Load it into Iterates"  # noqa: E501
         with pytest.raises(ValueError, match=text):
             other.load_state_dict(state)
     else:
@@ -245,7 +245,9 @@ def test_remove():
 
 def test_wrong_use():
     x, optimizer = problem()
-    with pytest.raises(ValueError, match=r"keep=\('best',\): must name 'sampled', 'average' or both; last\(\)"):
+    with pytest.raises(
+        ValueError, match=r"keep=\('best',\) is invalid: it must name 'sampled', 'average' or both. last\(\)"
+    ):
         semaopt.Iterates(optimizer, keep=("best",))
     iterates = semaopt.Iterates(optimizer, keep=("average",))
     with pytest.raises(RuntimeError, match="no 'average' iterate yet: 0 steps were taken"):
@@ -256,8 +258,10 @@ def test_wrong_use():
             asked()
     with pytest.raises(RuntimeError, match=r"no 'average' iterate: this keeps nothing; pass keep=\('average',\)"):
         semaopt.Iterates(optimizer, keep=()).average()
-    with pytest.raises(ValueError, match=r"which='best': must be one of sampled, average, last"):
+    with pytest.raises(ValueError, match=r"which='best' is invalid: it must be one of sampled, average, last"):
         iterates.place("best")
     _, other = problem(4)
-    with pytest.raises(ValueError, match=r"average=\[\(3,\)\]: must have the shapes of the optimizer's parameters"):
+    with pytest.raises(
+        ValueError, match=r"average=\[\(3,\)\] is invalid: it must have the shapes of the optimizer's parameters"
+    ):
         semaopt.Iterates(other, keep=("average",)).load_state_dict(iterates.state_dict())

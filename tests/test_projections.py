@@ -144,15 +144,15 @@ def test_empty_tensors_pass():
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: Box(1.0, 0.0), r"\(lo, hi\)=\(1\.0, 0\.0\): must be numbers with lo <= hi; try Box"),
-        (lambda: Box(math.nan, 0.0), r"\(lo, hi\)=\(nan, 0\.0\): must be numbers"),
-        (lambda: Ball(-1.0), r"radius=-1\.0: must be a finite number >= 0"),
-        (lambda: Ball(math.inf), r"radius=inf: must be a finite number"),
-        (lambda: Ball(1.0, center=math.nan), r"center=nan: must be a finite number"),
-        (lambda: Simplex(0.0), r"total=0\.0: must be a finite number > 0"),
-        (lambda: Simplex(dim=0.5), r"dim=0\.5: must be a dimension or None"),
-        (lambda: SpectralBall("1"), r"radius='1': must be a finite number"),
-        (lambda: SpectralBall(1.0)(torch.zeros(3)), r"shape=\(3,\): a spectral norm needs a matrix; Ball"),
+        (lambda: Box(1.0, 0.0), r"\(lo, hi\)=\(1\.0, 0\.0\) is invalid: it must be numbers with lo <= hi\. Try Box"),
+        (lambda: Box(math.nan, 0.0), r"\(lo, hi\)=\(nan, 0\.0\) is invalid: it must be numbers"),
+        (lambda: Ball(-1.0), r"radius=-1\.0 is invalid: it must be a finite number >= 0"),
+        (lambda: Ball(math.inf), r"radius=inf is invalid: it must be a finite number"),
+        (lambda: Ball(1.0, center=math.nan), r"center=nan is invalid: it must be a finite number"),
+        (lambda: Simplex(0.0), r"total=0\.0 is invalid: it must be a finite number > 0"),
+        (lambda: Simplex(dim=0.5), r"dim=0\.5 is invalid: it must be a dimension or None"),
+        (lambda: SpectralBall("1"), r"radius='1' is invalid: it must be a finite number"),
+        (lambda: SpectralBall(1.0)(torch.zeros(3)), r"shape=\(3,\) is invalid: a spectral norm needs a matrix\. Ball"),
     ],
 )
 def test_bad_sets(make, text):
@@ -165,7 +165,7 @@ def test_what_is_no_projection(bad):
     with pytest.raises(
         TypeError, match=r"must map a tensor in place; pass an instance such as semaopt\.projections\.Box"
     ):
-        projections.check(bad)
+        projections.validate(bad)
 
 
 @pytest.mark.parametrize("project", SETS, ids=repr)
@@ -260,7 +260,7 @@ def test_a_complex_dual_variable_keeps_its_imaginary_part():
 
 
 def test_a_projection_that_returns_another_shape_is_an_error():
-    text = r"project=\(\): returned that shape for a tensor of shape \(2,\); return the projected tensor, or None after"
+    text = r"project=\(\) is invalid: returned that shape for a tensor of shape \(2,\)\. Return the projected tensor, or None after"  # noqa: E501
     with pytest.raises(ValueError, match=text):
         projections.apply_(lambda y: y.clamp_(-1, 1).norm(), torch.tensor([2.0, 3.0]))
 

@@ -248,15 +248,15 @@ def own(**members):
         (lambda: scalings.resolve(scalings.Adam), TypeError, r"a class, not a scaling; pass an instance, Adam\("),
         (lambda: scalings.resolve(object()), TypeError, r"needs g0, buffers and update_.*has no g0, buffers, update_"),
         (lambda: scalings.resolve(None), TypeError, r"scaling=None: a scaling needs"),
-        (lambda: scalings.resolve(own(buffers=["u"])), ValueError, r"Own\.buffers=\['u'\]: must be a tuple of names"),
-        (lambda: scalings.resolve(own(buffers=("v",))), ValueError, r"Own\.buffers=\('v',\): must not hold \['v'\]"),
-        (lambda: scalings.resolve(own(g0=-1.0)), ValueError, r"Own\.g0=-1\.0: must be a finite number >= 0"),
-        (lambda: scalings.Adam(beta2=1.0), ValueError, r"beta2=1\.0: must lie in \[0, 1\)"),
-        (lambda: scalings.Adam(g0=0.0), ValueError, r"g0=0\.0: must be finite and at least 1e-30"),
+        (lambda: scalings.resolve(own(buffers=["u"])), ValueError, r"Own\.buffers=\['u'\] is invalid: it must be a tuple of names"),  # noqa: E501
+        (lambda: scalings.resolve(own(buffers=("v",))), ValueError, r"Own\.buffers=\('v',\) is invalid: it must not hold \['v'\]"),  # noqa: E501
+        (lambda: scalings.resolve(own(g0=-1.0)), ValueError, r"Own\.g0=-1\.0 is invalid: it must be a finite number >= 0"),  # noqa: E501
+        (lambda: scalings.Adam(beta2=1.0), ValueError, r"beta2=1\.0 is invalid: it must lie in \[0, 1\)"),
+        (lambda: scalings.Adam(g0=0.0), ValueError, r"g0=0\.0 is invalid: it must be finite and at least 1e-30"),
         (lambda: scalings.AMSGrad(g0=math.nan), ValueError, r"g0=nan"),
         (lambda: scalings.AdaFom(g0=-1), ValueError, r"g0=-1"),
         (lambda: scalings.AdamPlus(g0=math.inf), ValueError, r"g0=inf"),
-        (lambda: scalings.AdaBound(2.0, 1.0), ValueError, r"\(c_l, c_u\)=\(2\.0, 1\.0\): must be .* c_l <= c_u"),
+        (lambda: scalings.AdaBound(2.0, 1.0), ValueError, r"\(c_l, c_u\)=\(2\.0, 1\.0\) is invalid: it must be .* c_l <= c_u"),  # noqa: E501
         (lambda: scalings.AdaBound(0.0, 1.0), ValueError, r"1e-18 <= c_l"),
     ],
 )  # fmt: skip

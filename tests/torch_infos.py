@@ -54,16 +54,20 @@ OUR_WORDS = {
     "duplicate parameters should not occur across param groups either": (
         "given twice, at group 0, position 0 and at group 1, position 0"
     ),
-    "Tensor lr must be 1-element": r"lr=tensor\(\[.*\]\): must be a finite number >= 0; try 1e-3",
+    "Tensor lr must be 1-element": r"lr=tensor\(\[.*\]\) is invalid: it must be a finite number >= 0\. Try 1e-3",
 }
 OUR_ERRORS = [
-    ({"lr": -1e-2}, ValueError, r"lr=-0\.01: must be a finite number >= 0; try 1e-3"),
-    ({"lr": float("nan")}, ValueError, r"lr=nan: must be a finite number >= 0"),
-    ({"beta": 1.0}, ValueError, r"beta=1\.0: must lie in \[0, 1\); gamma = 1 - beta weighs the newest sample"),
-    ({"weight_decay": -1.0}, ValueError, r"weight_decay=-1\.0: must be a finite number >= 0; 0\.0 turns it off"),
-    ({"clip_scaling": (2.0, 1.0)}, ValueError, r"clip_scaling=\(2\.0, 1\.0\): must be \(c_l, c_u\)"),
-    ({"maximize": "yes"}, ValueError, r"maximize='yes': must be True or False"),
-    ({"differentiable": 1}, ValueError, r"differentiable=1: must be True or False"),
+    ({"lr": -1e-2}, ValueError, r"lr=-0\.01 is invalid: it must be a finite number >= 0\. Try 1e-3"),
+    ({"lr": float("nan")}, ValueError, r"lr=nan is invalid: it must be a finite number >= 0"),
+    ({"beta": 1.0}, ValueError, r"beta=1\.0 is invalid: it must lie in \[0, 1\)\. Try beta=0\.9; gamma ="),
+    (
+        {"weight_decay": -1.0},
+        ValueError,
+        r"weight_decay=-1\.0 is invalid: it must be a finite number >= 0\. 0\.0 turns",
+    ),
+    ({"clip_scaling": (2.0, 1.0)}, ValueError, r"clip_scaling=\(2\.0, 1\.0\) is invalid: it must be \(c_l, c_u\)"),
+    ({"maximize": "yes"}, ValueError, r"maximize='yes' is invalid: it must be True or False"),
+    ({"differentiable": 1}, ValueError, r"differentiable=1 is invalid: it must be True or False"),
     ({"foreach": True}, TypeError, r"unexpected keyword argument 'foreach'"),
 ]
 

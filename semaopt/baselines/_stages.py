@@ -12,7 +12,7 @@ from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
 from semaopt import projections
-from semaopt._validation import check_rate, is_real, require, whole
+from semaopt._validation import is_real, require, validate_integer, validate_rate
 from semaopt.estimator import real, track_
 from semaopt.optimizers._minmax import MinMaxOptimizer, evaluate
 from semaopt.optimizers._state import zero_state
@@ -31,11 +31,11 @@ class ProximalStages(MinMaxOptimizer):
 
     def __init__(self, primal: ParamsT, dual: ParamsT, given: dict[str, Any]) -> None:
         growth, factor = given["growth"], given["factor"]
-        length = whole("stage_length", given["stage_length"], "count steps: epochs * len(train)")
+        length = validate_integer("stage_length", given["stage_length"], "count steps: epochs * len(train)")
         require(growth in GROWTHS, "growth", growth, f"must be one of {', '.join(GROWTHS)}", "try 'linear'")
         ok = factor is None or (is_real(factor) and 0 < factor <= 1)
         require(ok, "factor", factor, "must lie in (0, 1]", "step sizes may only shrink; try 0.2")
-        check_rate("proximal", given["proximal"], "0.0 turns the proximal term off")
+        validate_rate("proximal", given["proximal"], "0.0 turns the proximal term off")
         super().__init__(primal, dual, {**given, "stage_length": length, "beta": None, "stage": 0, "taken": 0})
 
     def decay(self, k: int) -> float:

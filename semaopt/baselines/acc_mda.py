@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from semaopt import projections
-from semaopt._validation import check_rate, require
+from semaopt._validation import require, validate_rate
 from semaopt.estimator import Rate, group_norm
 from semaopt.optimizers._base import options_of
 from semaopt.optimizers._minmax import MinMaxOptimizer, ascend_, evaluate
@@ -74,7 +74,7 @@ class AccMDA(MinMaxOptimizer):
     ) -> None:
         given = options_of(locals())
         for name, value in (("k", k), ("m", m), ("c_x", c_x), ("c_y", c_y)):
-            check_rate(name, value, "see the formulas of eta_t and a_t")
+            validate_rate(name, value, "see the formulas of eta_t and a_t")
         least = max(2.0, k**3, (c_x * k) ** 3, (c_y * k) ** 3)
         rule = f"must be at least max(2, k^3, (c_x k)^3, (c_y k)^3) = {least:g}"
         require(m >= least, "m", m, rule, "raise m or lower k: eta_t and a_t may not exceed 1")

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from semaopt._validation import whole
+from semaopt._validation import validate_integer
 from semaopt.estimator import Rate
 from semaopt.hypergradient.closures import Closure
-from semaopt.hypergradient.inverses import Neumann
-from semaopt.hypergradient.memory import Inverse
+from semaopt.hypergradient.inverses import Inverse, Neumann
 from semaopt.optimizers._base import options_of
 from semaopt.optimizers._bilevel import BilevelOptimizer
 from semaopt.optimizers._hooks import quiet
@@ -63,7 +62,7 @@ class BSA(BilevelOptimizer):
         on_nonfinite: str | None = None,
     ) -> None:
         given = options_of(locals())
-        given["lower_steps"] = whole("lower_steps", lower_steps, "try 10")
+        given["lower_steps"] = validate_integer("lower_steps", lower_steps, "try 10")
         super().__init__(upper, lower, {**given, "beta": None})
 
     def _decay(self, s: int) -> float:

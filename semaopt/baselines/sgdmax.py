@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch.optim.optimizer import ParamsT
 
-from semaopt._validation import NonFiniteError, check_rate, whole
+from semaopt._validation import NonFiniteError, validate_integer, validate_rate
 from semaopt.estimator import Rate, group_norm
 from semaopt.optimizers._base import options_of
 from semaopt.optimizers._minmax import MinMaxOptimizer, evaluate
@@ -64,8 +64,8 @@ class SGDMax(MinMaxOptimizer):
         on_nonfinite: str | None = None,
     ) -> None:
         given = options_of(locals())
-        check_rate("tolerance", tolerance, "0.0 takes max_ascents steps each time")
-        given["max_ascents"] = whole("max_ascents", max_ascents, "try 100")
+        validate_rate("tolerance", tolerance, "0.0 takes max_ascents steps each time")
+        given["max_ascents"] = validate_integer("max_ascents", max_ascents, "try 100")
         super().__init__(primal, dual, {**given, "beta": None})
 
     @torch.no_grad()

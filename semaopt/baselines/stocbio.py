@@ -8,8 +8,7 @@ from torch.optim.optimizer import ParamsT
 
 from semaopt.baselines.bsa import BSA
 from semaopt.estimator import Rate
-from semaopt.hypergradient.inverses import NeumannSeries
-from semaopt.hypergradient.memory import Inverse
+from semaopt.hypergradient.inverses import Inverse, NeumannSeries
 from semaopt.optimizers._base import options_of
 from semaopt.projections import Projection
 

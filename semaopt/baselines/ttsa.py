@@ -11,8 +11,7 @@ from torch.optim.optimizer import ParamsT
 from semaopt._validation import is_real, require
 from semaopt.estimator import Rate
 from semaopt.hypergradient.closures import Closure
-from semaopt.hypergradient.inverses import Neumann
-from semaopt.hypergradient.memory import Inverse
+from semaopt.hypergradient.inverses import Inverse, Neumann
 from semaopt.optimizers._base import options_of
 from semaopt.optimizers._bilevel import BilevelOptimizer
 from semaopt.optimizers._hooks import quiet

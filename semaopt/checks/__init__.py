@@ -1,4 +1,4 @@
-"""Measured against promised: every theorem on test beds whose constants are known (``semaopt check``).
+"""Checks of every theorem on test problems with known constants (``semaopt check``).
 
 >>> from semaopt import checks
 >>> [result] = checks.run(["smb[logistic]"], quick=True)
@@ -15,21 +15,26 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from semaopt._threads import one_thread
-from semaopt.checks import counterexample, minimization, pairs, stages
+from semaopt.checks import bilevel, counterexample, minimization, minmax, pl
 from semaopt.checks.averages import Checks
+from semaopt.checks.result import CheckResult as CheckResult
 from semaopt.checks.result import Figure as Figure
 from semaopt.checks.result import Line as Line
-from semaopt.checks.result import Result as Result
 
 
 def registry(quick: bool = False) -> Checks:
-    """Every check by its name, with the label of its theorem; those that take longest come first."""
-    parts = (counterexample, pairs, minimization, stages)
+    """Map the name of every check to the label of its theorem and the check, the longest first."""
+    parts = (counterexample, minmax, bilevel, minimization, pl)
     return {name: check for part in parts for name, check in part.registry(quick).items()}
 
 
 def select(names: Sequence[str] | None, quick: bool = False) -> list[str]:
-    """The checks named so: ``"constant[adam]"``, all of ``"constant"``, or all of a label such as ``"thm:2"``."""
+    """Return the full names of the selected checks.
+
+    Args:
+        names: full names (``"constant[adam]"``), groups (``"constant"``) or labels (``"thm:2"``); None selects all.
+        quick: whether to select from the quick checks.
+    """
     known = registry(quick)
     if not names:
         return list(known)
@@ -39,15 +44,15 @@ def select(names: Sequence[str] | None, quick: bool = False) -> list[str]:
         if not found:
             groups = sorted({key.partition("[")[0] for key in known})
             close = difflib.get_close_matches(name, [*groups, *known, *(label for label, _ in known.values())], n=1)
-            hint = f"did you mean {close[0]!r}? There is: " if close else "there is: "
+            hint = f" Did you mean {close[0]!r}?" if close else ""
             labels = dict.fromkeys(label for label, _ in known.values())
-            raise ValueError(f"check {name!r} is unknown; {hint}{', '.join([*groups, *labels])}")
+            raise ValueError(f"unknown check {name!r}.{hint} Available: {', '.join([*groups, *labels])}.")
         chosen += [key for key in found if key not in chosen]
     return chosen
 
 
-def run_one(name: str, quick: bool = False) -> Result:
-    """One check by its full name."""
+def run_one(name: str, quick: bool = False) -> CheckResult:
+    """Run one check, given its full name."""
     _, check = registry(quick)[name]
     start = time.perf_counter()
     with one_thread():
@@ -60,20 +65,24 @@ def run(
     names: Sequence[str] | None = None,
     quick: bool = False,
     workers: int = 1,
-    done: Callable[[Result], None] = lambda result: None,
-) -> list[Result]:
-    """Run checks, by default all, in ``workers`` processes; ``done`` hears of each that has ended.
+    done: Callable[[CheckResult], None] = lambda result: None,
+) -> list[CheckResult]:
+    """Run checks in parallel and return their results.
 
-    The numbers do not depend on the number of workers: every run has a seed of its own.
+    Args:
+        names: as in :func:`select`; None runs all.
+        quick: whether to run the quick versions.
+        workers: the number of processes. The results do not depend on it, as every run has its own seed.
+        done: called with each result as soon as it is available.
     """
     chosen = select(names, quick)
-    found: dict[str, Result] = {}
+    found: dict[str, CheckResult] = {}
     if workers <= 1 or len(chosen) == 1:
         for name in chosen:
             found[name] = run_one(name, quick)
             done(found[name])
         return list(found.values())
-    # Not by fork: a forked child hangs in torch if the parent has used its threads.
+    # Do not fork: a forked child hangs in torch if the parent has used its threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(chosen)), mp_context=context) as pool:
         futures = {pool.submit(run_one, name, quick): name for name in chosen}

@@ -1,4 +1,4 @@
-"""What the checks of all theorems on averages share: the two bounds, the two rates, the converse, the bounds of s."""
+"""Comparison of measured averages with a theorem: two bounds, two rates, the converse, and the bounds of s."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from torch import Tensor
 
 from semaopt import scalings
-from semaopt.checks.result import Figure, Result, band, below, flat, inside, rate, reference
-from semaopt.problems.simulate import Run
+from semaopt.checks.result import CheckResult, Figure, band, below, flat, inside, rate, reference
+from semaopt.problems.simulate import Simulation
 from semaopt.scalings import BuiltIn
 from semaopt.theory import BilevelPlan, ConstantPlan, Constants, DecreasingPlan, MinMaxPlan
 
-#: The rows of Table 2 with a G0 that keeps c_u/c_l moderate: with G0 = 1e-7 the bounds hold too and promise nothing.
+#: The rows of Table 2 with a G0 that keeps c_u/c_l moderate. With G0 = 1e-7 the bounds hold but are vacuous.
 ROWS: dict[str, BuiltIn] = {
     "shb": scalings.SHB(),
     "adam": scalings.Adam(g0=1.0),
@@ -25,16 +25,16 @@ ROWS: dict[str, BuiltIn] = {
     "adabound": scalings.AdaBound(c_l=0.5, c_u=1.0),
 }
 
-#: Rates from a theorem, spoilt on purpose: how the tests see that a check can fail.
-Spoil = Callable[[Mapping[str, float]], Mapping[str, float]]
-Check = Callable[..., Result]
+#: Changes the rates of a theorem. The tests use it to show that a check can fail.
+Perturb = Callable[[Mapping[str, float]], Mapping[str, float]]
+Check = Callable[..., CheckResult]
 Checks = dict[str, tuple[str, Check]]
 AveragesPlan = ConstantPlan | DecreasingPlan | MinMaxPlan | BilevelPlan
 
 
 @dataclass(frozen=True)
 class Size:
-    """How long the runs are, and how many seeds run at once."""
+    """The lengths of the runs and the number of seeds."""
 
     Ts: tuple[int, ...]
     seeds: int = 256
@@ -42,7 +42,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Unaveraged:
-    """Runs with gamma = 1: their tracking error must not shrink with T."""
+    """Tracking errors of runs with gamma = 1, which must not shrink with T."""
 
     Ts: Sequence[int] = ()
     errors: Sequence[Tensor] = ()
@@ -51,19 +51,22 @@ class Unaveraged:
 def judge(
     name: str,
     plans: Sequence[AveragesPlan],
-    runs: Sequence[Run],
+    runs: Sequence[Simulation],
     *,
     weight: float = 0.0,
     logarithm: bool = False,
     rates: bool = True,
     unaveraged: Unaveraged | None = None,
-) -> Result:
-    """Measured averages against the plans of the same T.
+) -> CheckResult:
+    """Compare measured averages with the plans of the same T.
 
     Args:
+        name: of the check.
+        plans, runs: the plan and the simulation for each T.
         weight: of |y - y*|^2 in the tracking error.
-        logarithm: whether the theorem's rate is ln(T)/sqrt(T) instead of 1/sqrt(T).
+        logarithm: whether the rate of the theorem is ln(T)/sqrt(T) instead of 1/sqrt(T).
         rates: whether the T are large enough to fit a rate.
+        unaveraged: runs with gamma = 1, if the check has a converse.
     """
     Ts, c = [plan.T for plan in plans], plans[0].constants
     gradients = [run.gradient for run in runs]
@@ -94,9 +97,9 @@ def judge(
         f"both averages fall like {falls}, below their bounds" if rates else "both averages are below their bounds"
     )
     figure = Figure(f"{name}: {message}", "T", "average over the run", curves)
-    return Result(name, plans[0].label, lines, figure, {**given(c), "T": Ts, "seeds": len(gradients[0])})
+    return CheckResult(name, plans[0].label, lines, figure, {**given(c), "T": Ts, "seeds": len(gradients[0])})
 
 
 def given(c: Constants) -> dict[str, Any]:
-    """The constants that are not None."""
+    """Return the constants that are not None."""
     return {key: value for key, value in vars(c).items() if value is not None}

@@ -1,8 +1,9 @@
-r"""Why large momentum: Adam's non-convergence (Reddi, Kale and Kumar 2018), and how an average cures it.
+r"""The example of Reddi, Kale and Kumar (2018) in which Adam does not converge, and its cure by large momentum.
 
-On [-1, 1] the gradient is C with probability (1+d)/(C+1) and -1 else: its mean is d > 0, so the minimum of F(x) = dx is
-at -1. Adam divides by :math:`\sqrt u`, which is large exactly when the rare C arrives: with a small beta the many small
-steps upwards win and x goes to +1. With gamma = 1 - beta small against the noise, v is close to d before it is divided.
+On [-1, 1] the gradient is C with probability (1+d)/(C+1) and -1 otherwise. Its mean is d > 0, so F(x) = dx has its
+minimum at -1. Adam divides by :math:`\sqrt u`, which is large exactly when the rare C arrives. With a small beta the
+many small steps upwards dominate, and x goes to +1. If gamma = 1 - beta is small enough for the noise, v is close to d
+before the division, and x goes to -1.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from torch import Tensor
 
 from semaopt import scalings
 from semaopt.checks.averages import Checks
-from semaopt.checks.result import Figure, Line, Result, band, mean_and_half
+from semaopt.checks.result import CheckResult, Figure, Line, band, mean_and_half
 from semaopt.estimator import track_
-from semaopt.problems.simulate.single import Chain
+from semaopt.problems.simulate.runs import Chain
 
-#: Steps between two points of the picture.
+#: The number of points per curve of the figure.
 _POINTS = 60
 
 
@@ -34,9 +35,9 @@ def walk(
     seeds: int = 32,
     seed: int = 0,
 ) -> tuple[list[int], list[list[Tensor]]]:
-    """X of every seed along the way for each beta, from x_0 = 0, by the verbs of the library and a projection.
+    """Run projected Adam from x_0 = 0 for each beta. Return the recorded steps, and x of every seed for each beta.
 
-    All betas see the same gradients, as rows of one tensor; only the average has a gamma of its own.
+    All betas see the same gradients, as rows of one tensor.
     """
     x = torch.zeros(len(betas) * seeds, 1, dtype=torch.float64)
     chain = Chain(x, scalings.Adam(beta2=0.99), clip=None)
@@ -60,14 +61,14 @@ def walk(
 
 def counterexample(
     name: str, T: int, betas: Sequence[float] = (0.9, 0.999, 0.9997), goal: float = -0.5, seeds: int = 32
-) -> Result:
-    """The smallest beta ends at the wrong end, the largest on the way to the right one."""
+) -> CheckResult:
+    """Check that the smallest beta ends at +1 and that the largest one moves towards the minimum at -1."""
     steps, paths = walk(betas, T, seeds=seeds)
     ends = [mean_and_half(points[-1]) for points in paths]
     (small, small_half), (large, large_half) = ends[0], ends[-1]
     lines = [
         Line(
-            f"beta = {betas[0]}: mean x_T > 0.9, the wrong end",
+            f"beta = {betas[0]}: mean x_T > 0.9, away from the minimum",
             small,
             0.9,
             f"{small - small_half - 0.9:+.2f}",
@@ -75,7 +76,7 @@ def counterexample(
             f"+-{small_half:.2g}, {seeds} seeds, T = {T}",
         ),
         Line(
-            f"beta = {betas[-1]}: mean x_T < {goal}, turned round",
+            f"beta = {betas[-1]}: mean x_T < {goal}, towards the minimum",
             large,
             goal,
             f"{goal - large - large_half:+.2f}",
@@ -87,17 +88,17 @@ def counterexample(
         gap = above[0] - below[0]
         lines.append(Line(f"beta = {lower} ends below beta = {upper}", below[0], above[0], f"{gap:+.2f}", gap > 0))
     figure = Figure(
-        "A small beta carries Adam to +1, a large one towards the minimum at -1",
+        "Adam with a small beta goes to +1, with a large beta towards the minimum at -1",
         "step",
         "x",
         [band(f"beta = {beta}", steps, points) for beta, points in zip(betas, paths, strict=True)],
         logarithmic=False,
     )
     settings = {"C": 101, "d": 0.1, "beta2": 0.99, "eta": 3e-4, "T": T, "seeds": seeds}
-    return Result(name, "counter-example", lines, figure, settings)
+    return CheckResult(name, "counter-example", lines, figure, settings)
 
 
 def registry(quick: bool) -> Checks:
-    """Name -> (theorem, check)."""
+    """Map names to (theorem, check)."""
     size = {"T": 100_000, "betas": (0.9, 0.9997), "goal": 0.0} if quick else {"T": 300_000}
     return {"counterexample": ("counter-example", partial(counterexample, "counterexample", **size))}

@@ -1,4 +1,4 @@
-"""What a check finds: lines of measured against promised, and the curves of its figure."""
+"""Results of a check: measured numbers with the promised ones, and the curves of its figure."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from typing import Any
 
 from torch import Tensor
 
-#: How far a fitted exponent may lie above the theorem's: the theorems are about T -> infinity.
+#: How far a fitted exponent may exceed that of the theorem, which holds for T -> infinity.
 SLACK = 0.1
-#: How far below 0 it may lie where a theorem says that nothing shrinks.
+#: How far a fitted exponent may lie below 0 where a quantity must not shrink.
 FLAT = SLACK / 2
-#: What the column of margins means, for reports.
+#: An explanation of the margins, for reports.
 MARGIN = (
-    "The margin of a bound is the bound over what was measured together with half of its 95% interval. A fitted "
-    f"exponent, with half of its interval, may lie above the promised one by {SLACK:g} (where nothing is to shrink, "
-    f"below it by {FLAT:g}), for the theorems are about T to infinity; its margin is what is left of that."
+    "The margin of a bound is the bound divided by the upper end of the 95% interval of the measured mean. "
+    "The theorems hold for T to infinity, so the interval of a fitted exponent may exceed the promised one by "
+    f"{SLACK:g} (or lie below 0 by {FLAT:g} where a quantity must not shrink). The margin of an exponent is the unused "
+    "part of this tolerance."
 )
-#: Two-sided 95% of a normal distribution.
+#: The two-sided 95% quantile of the normal distribution.
 _Z = 1.96
 
 
 @dataclass(frozen=True)
 class Line:
-    """One claim: ``measured`` against ``promised``, and how much room there was."""
+    """One claim: the measured and the promised number, and the margin between them."""
 
     claim: str
     measured: float
@@ -37,7 +38,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Curve:
-    """Points with a band; without one it is a reference, drawn as a line."""
+    """Points with a band, or without one a reference line."""
 
     label: str
     x: list[float]
@@ -48,7 +49,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Figure:
-    """One message and the curves that say it."""
+    """A message and the curves that show it."""
 
     message: str
     x_label: str
@@ -58,8 +59,8 @@ class Figure:
 
 
 @dataclass
-class Result:
-    """A check that ran."""
+class CheckResult:
+    """The result of one check."""
 
     name: str
     theorem: str
@@ -73,32 +74,33 @@ class Result:
         return all(line.passed for line in self.lines)
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return plain values for JSON."""
         return {"passed": self.passed, **asdict(self)}
 
 
 def mean_and_half(samples: Tensor) -> tuple[float, float]:
-    """The mean over the seeds and half of its 95% confidence interval."""
+    """Return the mean over the seeds and half the width of its 95% confidence interval."""
     half = _Z * float(samples.std()) / math.sqrt(len(samples)) if len(samples) > 1 else 0.0
     return float(samples.mean()), half
 
 
 def band(label: str, x: Sequence[float], samples: Sequence[Tensor]) -> Curve:
-    """Means over the seeds with the band from the 5th to the 95th percentile of the seeds."""
+    """Return the means over the seeds with a band from the 5th to the 95th percentile."""
     low, high = ([float(s.quantile(q)) for s in samples] for q in (0.05, 0.95))
     return Curve(label, [float(v) for v in x], [float(s.mean()) for s in samples], low, high)
 
 
 def reference(label: str, x: Sequence[float], y: Sequence[float]) -> Curve:
+    """Return a curve without a band."""
     return Curve(label, [float(v) for v in x], [float(v) for v in y])
 
 
 def below(claim: str, samples: Sequence[Tensor], bounds: Sequence[float], at: Sequence[object]) -> Line:
-    """The mean over the seeds, and the upper end of its interval, below the bound everywhere; tells the worst place."""
+    """Test that the upper end of the mean's interval is below the bound everywhere. Report the worst place."""
     ratios = []
     for sample, bound in zip(samples, bounds, strict=True):
         mean, half = mean_and_half(sample)
-        # A run that diverged is above every bound.
+        # A diverged run is above every bound.
         ratios.append((mean + half) / bound if math.isfinite(mean) else math.inf)
     worst = max(range(len(ratios)), key=ratios.__getitem__)
     mean, half = mean_and_half(samples[worst])
@@ -110,10 +112,10 @@ def below(claim: str, samples: Sequence[Tensor], bounds: Sequence[float], at: Se
 def slope(
     x: Sequence[float], samples: Sequence[Tensor], divide_by: Sequence[float] | None = None
 ) -> tuple[float, float]:
-    """The exponent p of mean ~ x^p by least squares in logarithms, and half of its 95% interval over the seeds.
+    """Fit mean ~ x^p by least squares in logarithms. Return p and half the width of its 95% interval over the seeds.
 
-    The seeds of different x are independent, so the variance of the exponent is the sum of the variances of the
-    logarithms of the means (the delta method), each with its squared weight in the fit.
+    The seeds of different x are independent. So the variance of p is the sum of the variances of the logarithms of the
+    means (by the delta method), each multiplied by its squared weight in the fit.
     """
     logs = [math.log(v) for v in x]
     middle = sum(logs) / len(logs)
@@ -131,7 +133,7 @@ def slope(
 def rate(
     claim: str, promised: float, x: Sequence[float], samples: Sequence[Tensor], divide_by: Sequence[float] | None = None
 ) -> Line:
-    """The fitted exponent, and the upper end of its interval, at most the promised one plus :data:`SLACK`."""
+    """Test that the upper end of the fitted exponent's interval is at most the promised one plus :data:`SLACK`."""
     fitted, half = slope(x, samples, divide_by)
     room = promised + SLACK - fitted - half
     detail = f"+-{half:.2g}, from {x[0]:g} to {x[-1]:g}; may exceed the exponent by {SLACK}"
@@ -139,14 +141,14 @@ def rate(
 
 
 def flat(claim: str, x: Sequence[float], samples: Sequence[Tensor]) -> Line:
-    """The converse: without averaging nothing shrinks, the exponent and the lower end of its interval are about 0."""
+    """Test that a quantity does not shrink: the lower end of the exponent's interval is at least -:data:`FLAT`."""
     fitted, half = slope(x, samples)
     room = fitted - half + FLAT
     return Line(claim, fitted, 0.0, f"{room:+.2f}", bool(room >= 0), f"+-{half:.2g}, from {x[0]:g} to {x[-1]:g}")
 
 
 def inside(seen: Sequence[tuple[float, float]], bounds: tuple[float, float]) -> Line:
-    """All s seen between c_l and c_u (``ass:2``): the largest of c_l/s and s/c_u is at most 1."""
+    """Test ``ass:2``: every s lies between c_l and c_u, that is, the largest of c_l/s and s/c_u is at most 1."""
     low, high = min(s[0] for s in seen), max(s[1] for s in seen)
     worst = max(bounds[0] / low, high / bounds[1])
     detail = f"s from {low:.4g} to {high:.4g}, bounds {bounds[0]:.4g} and {bounds[1]:.4g}"

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from semaopt import projections
-from semaopt._validation import number, whole
+from semaopt._validation import to_float, validate_integer
 
 
 def duality_gap(optimizer: Optimizer, loss: Callable[[], Tensor], steps: int) -> float:
@@ -20,7 +20,7 @@ def duality_gap(optimizer: Optimizer, loss: Callable[[], Tensor], steps: int) ->
     lose, and 0 at a saddle point. Each side moves with the lr of its groups, x without its scaling; everything is put
     back.
     """
-    steps = whole("steps", steps, "each takes a full gradient; try 5", least=0)
+    steps = validate_integer("steps", steps, "each takes a full gradient; try 5", minimum=0)
     roles = check_sides(optimizer)
     best = {role: _after(groups, loss, steps, 1.0 if role == "dual" else -1.0) for role, groups in roles.items()}
     return best["dual"] - best["primal"]
@@ -59,7 +59,7 @@ def _after(groups: list[dict[str, Any]], loss: Callable[[], Tensor], steps: int,
                 for group in groups:
                     for x in group["params"]:
                         if id(x) in by_x:
-                            x.add_(by_x[id(x)], alpha=sign * number(group["lr"]))
+                            x.add_(by_x[id(x)], alpha=sign * to_float(group["lr"]))
                             projections.apply_(group.get("project"), x)
     finally:
         with torch.no_grad():

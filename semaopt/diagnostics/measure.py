@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from semaopt._validation import number
+from semaopt._validation import to_float
 from semaopt.estimator import COUNTERS, estimate, group_norm, real
 from semaopt.scalings import Seen
 
@@ -116,7 +116,7 @@ def squared_norm(tensors: Iterable[Tensor]) -> float:
 
 def coupled_decay(group: dict[str, Any]) -> float:
     """The weight decay that is part of the gradient."""
-    return 0.0 if group.get("decoupled_weight_decay", False) else number(group.get("weight_decay", 0.0))
+    return 0.0 if group.get("decoupled_weight_decay", False) else to_float(group.get("weight_decay", 0.0))
 
 
 def oracle(group: dict[str, Any], x: Tensor, g: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ def innovation(group: dict[str, Any], m: dict[str, Any], sample: Tensor, v: Tens
     v_{t+1})w_{t+1}/(w_{t+1} - \gamma)`. The weight w of all samples is 1 without bias correction.
     """
     weight = float(m["v_weight"]) if group.get("bias_correction", False) else 1.0
-    before = (weight - 1) + number(group["beta"])  # exact where weight = 1
+    before = (weight - 1) + to_float(group["beta"])  # exact where weight = 1
     return (sample - v) * (weight / before) if m["step"] > 1 and before > 0 else None
 
 

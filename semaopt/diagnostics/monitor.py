@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from semaopt._validation import number, require, whole
+from semaopt._validation import require, to_float, validate_integer
 from semaopt.diagnostics import measure
 from semaopt.diagnostics.advice import Seen, advise
 from semaopt.diagnostics.gap import check_sides, duality_gap
@@ -59,12 +59,12 @@ class Monitor:
         gap_steps: int = 0,
         seed: int = 0,
     ) -> None:
-        every = whole("every", every, "100 costs next to nothing")
+        every = validate_integer("every", every, "100 costs next to nothing")
         ok = writer is None or hasattr(writer, "add_scalar")
         require(
             ok, "writer", writer, "needs add_scalar(tag, value, step)", "torch.utils.tensorboard.SummaryWriter has it"
         )
-        gap_steps = whole("gap_steps", gap_steps, "5 is enough to see a trend", least=0)
+        gap_steps = validate_integer("gap_steps", gap_steps, "5 is enough to see a trend", minimum=0)
         ok = gap_steps == 0 or full_gradient is not None
         require(ok, "gap_steps", gap_steps, "needs full_gradient", "pass the closure that returns f(x, y)")
         if gap_steps > 0:
@@ -262,8 +262,8 @@ class Monitor:
         unread = tuple({type(g["scaling"]).__name__ for g in groups if not hasattr(g["scaling"], "read")})
         return advise(
             Seen(
-                lr=max(number(group["lr"]) for group in groups),
-                gamma=min(1 - number(group["beta"]) for group in groups),
+                lr=max(to_float(group["lr"]) for group in groups),
+                gamma=min(1 - to_float(group["beta"]) for group in groups),
                 c_l=bounds[0] if bounds else None,
                 median=medians[-1] if medians else None,
                 c_u=bounds[1] if bounds else None,

@@ -1,4 +1,4 @@
-"""Hypergradients of bilevel problems: ways to apply the inverse Hessian, and a check against the exact one."""
+"""Hypergradients of bilevel problems: approximations of the inverse Hessian, and a comparison with the exact one."""
 
 import warnings
 from typing import Any
@@ -7,10 +7,10 @@ from semaopt.hypergradient.compare import Comparison as Comparison
 from semaopt.hypergradient.compare import compare as compare
 from semaopt.hypergradient.inverses import CG as CG
 from semaopt.hypergradient.inverses import Exact as Exact
+from semaopt.hypergradient.inverses import Inverse as Inverse
 from semaopt.hypergradient.inverses import Neumann as Neumann
 from semaopt.hypergradient.inverses import NeumannSeries as NeumannSeries
 from semaopt.hypergradient.inverses import TrackedSystem as TrackedSystem
-from semaopt.hypergradient.memory import Inverse as Inverse
 
 
 def check(*args: Any, **kwargs: Any) -> Comparison:

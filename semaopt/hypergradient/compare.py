@@ -1,4 +1,4 @@
-"""Is this hypergradient right? An estimate against the exact implicit gradient, on small problems."""
+"""Compare hypergradient estimates with the exact implicit gradient, on small problems."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semaopt._validation import require, whole
+from semaopt._validation import require, validate_integer
 from semaopt.hypergradient.closures import Closure, Oracles, Partial, scalar
-from semaopt.hypergradient.curvature import power_iteration
-from semaopt.hypergradient.dense import hessian_matrix, solve
-from semaopt.hypergradient.inverses import Exact, resolve
-from semaopt.hypergradient.memory import Inverse, Memory
-from semaopt.hypergradient.vectors import Vector, axpy, flat, scaled
+from semaopt.hypergradient.inverses import Exact, Inverse, Memory, resolve
+from semaopt.hypergradient.linalg import Vector, axpy, flat, hessian_matrix, power_iteration, scaled, solve
 
-#: Enough to average, and for a tracked system to settle.
+#: The default number of samples and estimates, and of warm-up steps of a tracked system.
 MANY = 400
 
 
 @dataclass(frozen=True)
 class Comparison:
-    r"""What :func:`compare` found. ``print`` it, or read the numbers.
+    r"""The result of :func:`compare`. Print it, or read its attributes.
 
-    ``relative_error`` is :math:`|\bar e - \nabla F|/|\nabla F|` for the mean estimate :math:`\bar e`, ``cosine`` that
-    of the angle between them, and ``spread`` the root mean square distance of one estimate from the mean, against
-    :math:`|\nabla F|`. Of a mean of n estimates ``spread / sqrt(n)`` is noise, the rest of ``relative_error`` is bias.
+    Attributes:
+        relative_error: :math:`|\bar e - \nabla F|/|\nabla F|` for the mean estimate :math:`\bar e`. The part
+            ``spread / sqrt(estimates)`` is noise, the rest is bias.
+        cosine: of the angle between :math:`\bar e` and :math:`\nabla F`.
+        spread: the root mean square distance of one estimate from the mean, divided by :math:`|\nabla F|`.
+        estimates, samples: how many estimates were averaged, and how many samples the exact gradient is a mean of.
+        norm: :math:`|\nabla F|`.
+        exact, estimate: :math:`\nabla F` and :math:`\bar e`, one tensor per upper parameter.
     """
 
     relative_error: float
@@ -59,19 +61,20 @@ def compare(
     samples: int | None = None,
     lower_weight_decay: float = 0.0,
 ) -> Comparison:
-    r"""Compare estimates of the hypergradient with :math:`f_x - g_{xy} g_{yy}^{-1} f_y` at the present x and y.
+    r"""Compare estimates of the hypergradient with :math:`f_x - g_{xy} g_{yy}^{-1} f_y` at the current x and y.
 
-    The exact one comes from the mean of f_x, f_y, g_yy and g_xy over ``samples`` calls of the closures, with the
-    Hessian as a matrix: for at most a few thousand lower parameters. No parameter moves.
+    The exact gradient is computed from the means of f_x, f_y, g_yy and g_xy over ``samples`` calls of the closures. It
+    forms the Hessian, so the lower problem may have at most a few thousand parameters. No parameter moves.
 
     Args:
         outer, inner, lower_weight_decay: as in :class:`semaopt.SMB`.
-        upper, lower: x and y, lists of parameters or named parameters.
-        inverse: whose estimates; ``TrackedSystem()`` if None. Its memory goes on from one estimate to the next. A
-            ``TrackedSystem`` starts from nothing, so it gets 400 steps before those that are counted; its step size is
-            the inverse of a measured bound on g_yy, unless it has its own.
-        estimates: how many are averaged; None takes 1 where nothing is random, and 400 else.
-        samples: None takes 1 where two calls of each closure give the same value, and 400 else.
+        upper, lower: x and y, as lists of parameters or of named parameters.
+        inverse: the inverse to test; ``TrackedSystem()`` if None. Its memory is kept from one estimate to the next.
+            ``TrackedSystem`` first takes 400 warm-up steps; unless it has its own ``lr``, its step size is the inverse
+            of a measured bound on g_yy.
+        estimates: the number of estimates to average. None means 1 if nothing is random, and 400 otherwise.
+        samples: the number of samples behind the exact gradient. None means 1 if two calls of each closure return
+            the same value, and 400 otherwise.
 
     >>> x, y = torch.nn.Parameter(torch.tensor([3.0])), torch.nn.Parameter(torch.tensor([2.0]))
     >>> def outer():
@@ -84,7 +87,7 @@ def compare(
     """
     for name, closure in (("outer", outer), ("inner", inner)):
         if not callable(closure):
-            raise TypeError(f"{name}={closure!r}: must be a function that returns a loss; pass lambda: ...")
+            raise TypeError(f"{name}={closure!r}: must be a function that returns a loss. Pass lambda: ...")
     xs, ys = _parameters("upper", upper), _parameters("lower", lower)
     used = resolve(inverse)
     oracles = Oracles(outer, inner, xs, ys, decay=[lower_weight_decay] * len(ys))
@@ -92,34 +95,37 @@ def compare(
         same = _repeats("outer", outer) and _repeats("inner", inner)
         samples = (1 if same else MANY) if samples is None else samples
         estimates = (1 if same and not hasattr(used, "seed") else MANY) if estimates is None else estimates
-        samples, estimates = whole("samples", samples, "try 10"), whole("estimates", estimates, "try 10")
+        samples, estimates = (
+            validate_integer("samples", samples, "try 10"),
+            validate_integer("estimates", estimates, "try 10"),
+        )
         exact = exact_hypergradient(oracles, samples)
         found = _estimates(used, oracles, estimates)
     return _compare(exact, found, samples)
 
 
 def _parameters(role: str, given: Any) -> list[Tensor]:
-    """Those that require grad, of parameters or named parameters."""
+    """Return the parameters, given plain or named, that require grad."""
     if isinstance(given, Tensor):
-        raise TypeError(f"{role}: got one tensor; pass a list, [tensor]")
+        raise TypeError(f"{role}: got one tensor. Pass a list: [tensor]")
     if not isinstance(given, Iterable):
-        raise TypeError(f"{role}: got {type(given).__name__}; pass parameters, such as model.parameters()")
+        raise TypeError(f"{role}: got {type(given).__name__}. Pass parameters, such as model.parameters()")
     found = [x[1] if isinstance(x, tuple) and len(x) == 2 else x for x in given]
     for x in found:
         if not isinstance(x, Tensor):
-            raise TypeError(f"{role}: got {type(x).__name__} among the parameters; pass tensors, such as [x, y]")
+            raise TypeError(f"{role}: got {type(x).__name__} among the parameters. Pass tensors, such as [x, y]")
     found = [x for x in found if x.requires_grad]
-    require(bool(found), role, found, "must hold a parameter that requires grad", "a generator is used up once")
+    require(bool(found), role, found, "must hold a parameter that requires grad", "a generator can be read only once")
     return found
 
 
 def _repeats(name: str, closure: Closure) -> bool:
-    """Whether two calls give the same value."""
+    """Return whether two calls give the same value."""
     return scalar(name, closure()).item() == scalar(name, closure()).item()
 
 
 def exact_hypergradient(oracles: Oracles, samples: int) -> Vector:
-    """f_x - g_xy [g_yy]^{-1} f_y, each a mean over so many samples."""
+    """Return f_x - g_xy [g_yy]^{-1} f_y, each factor a mean over ``samples`` samples."""
     fs = [oracles.f() for _ in range(samples)]
     f_x = _mean([_zeros(f, oracles.upper) for _, f, _ in fs])
     f_y = _mean([f for _, _, f in fs])
@@ -132,7 +138,7 @@ def exact_hypergradient(oracles: Oracles, samples: int) -> Vector:
 
 
 def _estimates(inverse: Inverse, oracles: Oracles, count: int) -> list[Vector]:
-    """So many estimates by the inverse at the same x and y."""
+    """Return ``count`` estimates at the current x and y."""
     memory, tracks = Memory(states=[{} for _ in oracles.lower]), getattr(inverse, "tracks", False)
     if tracks:
         memory.rates = [1 / power_iteration(oracles, oracles.f()[2])] * len(oracles.lower)

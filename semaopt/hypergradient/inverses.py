@@ -1,8 +1,7 @@
-r"""Ways to apply :math:`[g_{yy}]^{-1}` to :math:`f_y`, side by side; none of them forms a matrix but :class:`Exact`.
+r"""Approximations of :math:`w = [g_{yy}]^{-1} f_y`, side by side. Only :class:`Exact` forms a matrix.
 
-The hypergradient is :math:`f_x - g_{xy} w` with :math:`w \approx [g_{yy}]^{-1} f_y`. An inverse is called with a way to
-draw samples of g, a sample of f_y and its memory, and gives :math:`g_y` and :math:`g_{xy} w`. By contract
-**every call of ``draw`` is one fresh call of ``inner()``**, and
+The hypergradient is :math:`f_x - g_{xy} w`. An inverse is called with the closures, a sample of f_y and its memory. It
+returns :math:`g_y` and :math:`g_{xy} w`. **Every call of ``oracles.draw`` is one fresh call of ``inner()``**:
 
 ========================  ================================================  ====================================
 inverse                   samples of g behind w                             sample behind g_y and g_xy
@@ -11,54 +10,91 @@ inverse                   samples of g behind w                             samp
 :class:`NeumannSeries`    one for each of the k - 1 products                one more
 :class:`CG`               one for the whole solve                           one more
 :class:`Exact`            one                                               one more
-:class:`TrackedSystem`    all of the steps before                           one, which also moves w for the next step
+:class:`TrackedSystem`    those of all previous steps                       one, which also updates w for the next step
 ========================  ================================================  ====================================
 
-An inverse of your own is any callable with the signature of :class:`Inverse`.
+Any callable with the signature of :class:`Inverse` can be used in their place.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
 import torch
 
 from semaopt import _serialization
-from semaopt._validation import hold_whole, is_real, require
+from semaopt._validation import is_real, require, validate_integer_field
 from semaopt.hypergradient.closures import Oracles, Partial
-from semaopt.hypergradient.curvature import along_growth, curvature, power_iteration
-from semaopt.hypergradient.dense import hessian_matrix, solve
-from semaopt.hypergradient.memory import Inverse, Memory
-from semaopt.hypergradient.sampling import uniform
-from semaopt.hypergradient.vectors import Vector, axpy, dot, longer, scaled
+from semaopt.hypergradient.linalg import (
+    Vector,
+    along_growth,
+    axpy,
+    curvature,
+    dot,
+    hessian_matrix,
+    longer,
+    power_iteration,
+    scaled,
+    solve,
+)
+from semaopt.kernels.rounding import mixed
 
-#: How often a measured bound is raised in one step before the lower problem is taken to be not convex.
+#: How often a measured bound is raised in one step before the lower problem counts as not convex.
 TRIES = 5
 
 
-def check_positive(name: str, value: Any, remedy: str) -> None:
+@dataclass
+class Memory:
+    """The state of an inverse between steps. An optimizer keeps it in its state dict.
+
+    Attributes:
+        numbers: plain values: ``t``, the number of steps taken, and ``bound``, the current curvature bound.
+        states: one dict of tensors per lower parameter.
+        rates: the step size of each lower parameter.
+    """
+
+    numbers: dict[str, Any] = field(default_factory=lambda: {"t": 0, "bound": None})
+    states: list[dict[str, Any]] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+
+
+class Inverse(Protocol):
+    """Return g_y and g_xy w, where w approximates [g_yy]^{-1} f_y."""
+
+    def __call__(self, oracles: Oracles, f_y: Vector, memory: Memory) -> tuple[Vector, Partial]: ...
+
+
+def uniform(k: int, seed: int, t: int) -> int:
+    """Return a number in 0..k-1 that depends on (seed, t) only: the same on every rank and after a resume."""
+    golden = 0x9E3779B97F4A7C15  # the increment of SplitMix64, which ``mixed`` adds first
+    bits = mixed(mixed(seed - golden) + t * golden)
+    return int(bits) % 2**64 * k >> 64
+
+
+def validate_positive(name: str, value: Any, remedy: str) -> None:
+    """Raise unless ``value`` is None or a finite number > 0."""
     require(value is None or (is_real(value) and 0 < value < math.inf), name, value, "must be a number > 0", remedy)
 
 
 @dataclass(frozen=True)
 class _Series:
-    """What the two Neumann series share: k = ``terms``, C = ``bound``, and a guard that C is a bound."""
+    """Base of the two Neumann series: k = ``terms``, C = ``bound``, and a test that C is a bound."""
 
     terms: int = 10
     bound: float | None = None
 
     def __post_init__(self) -> None:
-        hold_whole(self, "terms", "try 10")
-        check_positive("bound", self.bound, "C >= |O_gyy|; None measures it by power iteration")
+        validate_integer_field(self, "terms", "try 10")
+        validate_positive("bound", self.bound, "pass C >= |O_gyy|, or None to measure it by power iteration")
 
     def _product(self, oracles: Oracles, f_y: Vector, memory: Memory, p: int, summed: bool = False) -> Vector:
-        r"""``prod_{i<=p} (I - O_gyy,i/C) f_y``, or the sum of the p + 1 products on the way to it.
+        r"""Return ``prod_{i<=p} (I - O_gyy,i/C) f_y``, or with ``summed`` the sum of all p + 1 partial products.
 
-        With :math:`0 \preceq O_{gyy} \preceq C` none is longer than f_y (``lem:ghadimi_h_to_g``). One of twice the
-        length shows that C is no bound, or that g is not convex: then it is an error. Else it is one if C was given; if
-        C was measured, it is doubled, or more, and fresh samples are drawn.
+        If :math:`0 \preceq O_{gyy} \preceq C`, no product is longer than f_y (``lem:ghadimi_h_to_g``). A product twice
+        as long shows that C is not a bound or that g is not convex. A non-convex g is an error, and so is a given C
+        that is too small. A measured C is at least doubled, and the product is repeated with fresh samples.
         """
         numbers, before = memory.numbers, memory.numbers["bound"]
         if self.bound is not None:
@@ -72,23 +108,24 @@ class _Series:
                 total = axpy(1.0, h, total) if summed else h
             if p == 0 or not longer(h, f_y, 2):
                 return total
-            numbers["bound"] = before  # until C is known to be what is wrong
+            numbers["bound"] = before  # restored in case the next lines raise
             least, seen = along_growth(oracles, f_y, C, p), power_iteration(oracles, f_y)
             if self.bound is not None or least < 0:
                 break
             numbers["bound"] = max(2 * C, seen)
         numbers["bound"] = before
         grew = (
-            f"bound={C:g}: a product of {p} factors I - O_gyy/bound more than doubled, so the series diverges; nothing"
+            f"bound={C:g}: a product of {p} factors I - O_gyy/bound more than doubled, so the series diverges. Nothing "
+            "was changed."
         )
         if least < 0:
             raise RuntimeError(
-                f"{grew} was changed: inner() has curvature {least:g} where it grew, so it is not convex in the lower "
-                "parameters: regularize it (lower_weight_decay)"
+                f"{grew} inner() has curvature {least:g} along that product, so it is not convex in the lower "
+                "parameters: regularize it (lower_weight_decay)."
             )
         raise RuntimeError(
-            f"{grew} was changed: inner() has curvature {seen:g}, give a bound of at least that (or None to have it "
-            "measured); if it is larger already, inner() is not convex in the lower parameters: regularize it"
+            f"{grew} inner() has curvature {seen:g}: pass a bound of at least that, or None to measure it. If the "
+            "bound is larger already, inner() is not convex in the lower parameters: regularize it."
         )
 
 
@@ -98,17 +135,17 @@ class Neumann(_Series):
 
     .. math:: h = \frac{k}{C}\prod_{i=1}^{p}\Bigl(I - \frac{1}{C} O_{gyy,i}\Bigr), \qquad p \sim U\{0, \dots, k-1\}
 
-    Its mean is the truncated series :math:`\frac1C\sum_{i<k}(I - g_{yy}/C)^i`, off the inverse by at most
-    :math:`\frac1\lambda(1-\lambda/C)^k` (``lem:ghadimi_h_to_g``). It costs (k-1)/2 products in mean.
+    Its mean is the truncated series :math:`\frac1C\sum_{i<k}(I - g_{yy}/C)^i`, which differs from the inverse by at
+    most :math:`\frac1\lambda(1-\lambda/C)^k` (``lem:ghadimi_h_to_g``). It takes (k-1)/2 products on average.
 
     Args:
         terms: k.
-        bound: C, at least the largest eigenvalue of any sample of g_yy. None measures it: ten power iterations in the
-            first step, each a fresh call of ``inner()``. It is kept until a product is more than twice as long as f_y,
-            and then raised to what ten more show, at least to twice itself. Such a product is an error where the bound
-            was given, and where the curvature along it is negative. A bound too small, or a g not convex, by so little
-            that no product doubles is not noticed: the series is then off the inverse.
-        seed: of p, which is a function of the seed and the step, so the same on all ranks and after a resume.
+        bound: C, at least the largest eigenvalue of any sample of g_yy. None measures it in the first step by ten
+            power iterations, each with a fresh call of ``inner()``. If a product later becomes more than twice as
+            long as f_y, a measured bound is measured again and at least doubled; a given bound raises an error, and
+            so does negative curvature along the product. Smaller violations are not detected, and then the series
+            does not converge to the inverse.
+        seed: determines p together with the step number, so p is the same on all ranks and after a resume.
 
     >>> semaopt.hypergradient.Neumann(terms=10, bound=2.0)
     Neumann(terms=10, bound=2.0, seed=0)
@@ -117,7 +154,7 @@ class Neumann(_Series):
     seed: int = 0
 
     def __call__(self, oracles: Oracles, f_y: Vector, memory: Memory) -> tuple[Vector, Partial]:
-        # The paper draws p from 1..k: the mean of h then tends to the inverse minus I/C, and its bias bound fails.
+        # The paper draws p from 1..k. The mean of h then tends to the inverse minus I/C, and its bias bound fails.
         p = uniform(self.terms, self.seed, memory.numbers["t"])
         h = self._product(oracles, f_y, memory, p)
         last = oracles.draw(mixed=True)
@@ -126,10 +163,10 @@ class Neumann(_Series):
 
 @dataclass(frozen=True)
 class NeumannSeries(_Series):
-    r"""All terms of the series, :math:`\frac1C\sum_{i<k}\prod_{j\le i}(I - O_{gyy,j}/C)`: no random p.
+    r"""The Neumann series with all its terms, :math:`\frac1C\sum_{i<k}\prod_{j\le i}(I - O_{gyy,j}/C)`, no random p.
 
-    The mean is that of :class:`Neumann`, the variance is lower. It costs k - 1 products, the mean of
-    ``Neumann(2 * terms - 1)``; so compare ``NeumannSeries(k)`` with ``Neumann(2k - 1)`` at equal cost.
+    It has the mean of :class:`Neumann` and a lower variance. It takes k - 1 products, the average of
+    ``Neumann(2 * terms - 1)``: at equal cost, compare ``NeumannSeries(k)`` with ``Neumann(2k - 1)``.
 
     Args:
         terms: k.
@@ -147,29 +184,29 @@ class NeumannSeries(_Series):
 
 @dataclass(frozen=True)
 class TrackedSystem:
-    r"""One step a step on the linear system :math:`g_{yy} w = f_y`, from where the last step left w.
+    r"""One warm-started gradient step on the linear system :math:`g_{yy} w = f_y` per optimizer step.
 
     .. math:: w_{t+1} = w_t - \rho\,(O_{gyy} w_t - O_{fy}), \qquad w_0 = \rho\, O_{fy}
 
-    The hypergradient of step t has :math:`w_t`, and g_y, g_yy w and g_xy w come from one sample and one pass (as in
-    SOBA, Dagréou, Ablin, Vaiter and Moreau, NeurIPS 2022): one call of ``outer`` and one of ``inner`` a step, however
-    ill-conditioned the lower problem.
+    The hypergradient of step t uses :math:`w_t`. g_y, g_yy w and g_xy w come from one sample and one backward pass, as
+    in SOBA (Dagréou, Ablin, Vaiter and Moreau, NeurIPS 2022). A step calls ``outer`` once and ``inner`` once, whatever
+    the condition number of the lower problem.
 
     Args:
-        lr: rho; None takes the ``lr`` of each lower group, which a schedule may move. Where a product shows a curvature
-            above 2/rho, steps of rho would diverge: from then on they are those of the inverse of the largest curvature
-            shown, :math:`w_0` included, and the limit is the same. Where it shows a negative one, w waits.
+        lr: rho. None takes the ``lr`` of each lower group, which a schedule may change. If a product shows a curvature
+            above 2/rho, steps of size rho would diverge; from then on the step size is the inverse of the largest
+            curvature seen, also for :math:`w_0`. If a product shows negative curvature, w is not updated.
 
     >>> semaopt.hypergradient.TrackedSystem()
     TrackedSystem(lr=None)
     """
 
     lr: float | None = None
-    #: Its estimate at (x, y) is right only after many steps near (x, y).
+    #: The estimate is accurate only after many steps near one (x, y).
     tracks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_positive("lr", self.lr, "below 2/|g_yy|; None takes the lr of the lower group")
+        validate_positive("lr", self.lr, "pass a number below 2/|g_yy|, or None for the lr of the lower group")
 
     def __call__(self, oracles: Oracles, f_y: Vector, memory: Memory) -> tuple[Vector, Partial]:
         numbers, states = memory.numbers, memory.states
@@ -178,15 +215,15 @@ class TrackedSystem:
         sample = oracles.draw(mixed=True)
         hw, g_xy_w = sample.both(w)
         seen = curvature(w, hw)
-        if not 0 <= seen < math.inf:  # along such a w no step on the system is stable: it waits
+        if not 0 <= seen < math.inf:  # no step size is stable along this w, so it is not updated
             rates = [0.0] * len(rates)
-            numbers["bound"] = None  # what products show is a bound only where g is convex
+            numbers["bound"] = None  # curvature seen in products is a bound only where g is convex
         elif max(rates) * seen > 2:
-            if not any("w" in state for state in states):  # w_0 was too long; what follows from it is linear in it
+            if not any("w" in state for state in states):  # w_0 was too long; hw and g_xy_w are linear in it
                 short = 1 / (max(rates) * seen)
                 w, hw = scaled(short, w), scaled(short, hw)
                 g_xy_w = [None if g is None else g * short for g in g_xy_w]
-            # Kept, since near the solution w shows another curvature than the largest, along which its error grows.
+            # Keep the bound: near the solution w shows a smaller curvature than the one along which its error grows.
             numbers["bound"] = seen
             rates = _stable(rates, seen)
         for state, part, h, f, rho in zip(states, w, hw, f_y, rates, strict=True):
@@ -195,7 +232,7 @@ class TrackedSystem:
 
 
 def _stable(rates: list[float], bound: float | None) -> list[float]:
-    """The step sizes, where they are expansive for that curvature its inverse."""
+    """Return the step sizes, with 1/bound in place of those above 2/bound."""
     return rates if bound is None else [rho if rho * bound <= 2 else 1 / bound for rho in rates]
 
 
@@ -204,9 +241,9 @@ class CG:
     """Conjugate gradients on :math:`g_{yy} w = f_y` from w = 0, with one sample of g_yy for the whole solve.
 
     Args:
-        steps: at most so many products.
-        tolerance: ends the solve when the residual is so small against f_y. A direction without positive curvature
-            ends it too.
+        steps: the largest number of products.
+        tolerance: stop when the residual is at most this fraction of f_y. The solve also stops at a direction of
+            zero or negative curvature.
 
     >>> semaopt.hypergradient.CG(steps=5)
     CG(steps=5, tolerance=1e-10)
@@ -216,7 +253,7 @@ class CG:
     tolerance: float = 1e-10
 
     def __post_init__(self) -> None:
-        hold_whole(self, "steps", "try 10")
+        validate_integer_field(self, "steps", "try 10")
         ok = is_real(self.tolerance) and 0 <= self.tolerance < 1
         require(ok, "tolerance", self.tolerance, "must lie in [0, 1)", "try 1e-10")
 
@@ -240,10 +277,10 @@ class CG:
 
 @dataclass(frozen=True)
 class Exact:
-    """The Hessian of one sample as a matrix, and a solve: O(d^2) memory and O(d^3) time, for small lower problems.
+    """A dense solve with the Hessian of one sample: O(d^2) memory and O(d^3) time, for small lower problems.
 
     Args:
-        limit: the largest number of lower parameters it takes on.
+        limit: the largest number of lower parameters that is accepted.
 
     >>> semaopt.hypergradient.Exact()
     Exact(limit=5000)
@@ -252,7 +289,7 @@ class Exact:
     limit: int = 5000
 
     def __post_init__(self) -> None:
-        hold_whole(self, "limit", "try 5000")
+        validate_integer_field(self, "limit", "try 5000")
 
     def __call__(self, oracles: Oracles, f_y: Vector, memory: Memory) -> tuple[Vector, Partial]:
         w = solve(hessian_matrix(oracles.draw(), self.limit), f_y)
@@ -270,7 +307,7 @@ BY_NAME: dict[str, type[Any]] = {
 
 
 def resolve(inverse: Any) -> Inverse:
-    """The inverse itself, or :class:`TrackedSystem` for None."""
+    """Return the inverse itself, or :class:`TrackedSystem` for None."""
     if inverse is None:
         return TrackedSystem()
     if isinstance(inverse, type) or not callable(inverse):
@@ -281,11 +318,11 @@ def resolve(inverse: Any) -> Inverse:
 
 
 def describe(inverse: Inverse) -> dict[str, Any]:
-    """An inverse as plain values; of a user's own the name alone."""
+    """Return an inverse as plain values. A user-defined inverse is described by its name only."""
     return _serialization.describe(inverse, BY_NAME)
 
 
 def restore(description: dict[str, Any], live: Inverse) -> Inverse:
-    """The inverse that :func:`describe` described; a user's own must be ``live`` already."""
+    """Return the inverse that :func:`describe` described. A user-defined inverse must be ``live`` already."""
     restored: Inverse = _serialization.restore("inverse", description, live, BY_NAME)
     return restored

@@ -1,39 +1,53 @@
 /* The objective of AUC maximization for one class, and its gradients, in one pass over the examples. */
 
+#include <math.h>
 #include <stddef.h>
 
 #include "step.h"
 
 /* auc.py packs it in this order. */
 typedef struct {
-    double p, s, r, y;                /* in */
-    double value, by_s, by_r, by_y; /* out */
+    double p, s, r, y, margin, sigmoid; /* in; sigmoid is 0 or 1 */
+    double value, by_s, by_r, by_y;     /* out */
 } Auc;
 
 enum { LABEL_U8, LABEL_I8, LABEL_I32, LABEL_I64, LABEL_F32, LABEL_F64 };
 
-/* Sums are double whatever the scores are. A label is positive if it is 1; other than 0 and -1 it is wrong, and so
-   are 0 and -1 together. `gradient` may be NULL. */
+/* Sums are double whatever the dtype of the scores. A label of 1 is positive, NaN is missing. Any label but 0 and -1
+   besides is wrong, and so are 0 and -1 together. */
 #define OBJECTIVE(NAME, REAL, LABEL)                                                                                   \
     static int NAME(const REAL *scores, const LABEL *labels, REAL *gradient, int64_t n, Auc *a) {                      \
         double quadratic = 0.0, linear = 0.0, by_s = 0.0, by_r = 0.0;                                                  \
         int zeros = 0, minuses = 0, others = 0;                                                                        \
+        int64_t present = n;                                                                                           \
+        for (int64_t i = 0; i < n; i++) present -= labels[i] != labels[i];                                             \
+        double mean = 1.0 / (present > 0 ? present : 1);                                                               \
         for (int64_t i = 0; i < n; i++) {                                                                              \
+            if (labels[i] != labels[i]) {                                                                              \
+                gradient[i] = 0;                                                                                       \
+                continue;                                                                                              \
+            }                                                                                                          \
             int positive = labels[i] == 1, zero = labels[i] == 0, minus = labels[i] == (LABEL)-1 && (LABEL)-1 < 0;     \
             zeros |= zero, minuses |= minus, others |= !(positive | zero | minus);                                     \
-            double h = scores[i], b = positive ? a->p - 1.0 : a->p;                                                    \
+            double h = scores[i], slope = 1.0;                                                                         \
+            if (a->sigmoid != 0.0) {                                                                                   \
+                double small = exp(-fabs(h)), q = 1.0 / (1.0 + small);                                                 \
+                slope = small * q * q;                                                                                 \
+                h = h >= 0.0 ? q : small * q;                                                                          \
+            }                                                                                                          \
+            double b = positive ? a->p - 1.0 : a->p;                                                                   \
             double d = h - (positive ? a->s : a->r), e = (positive ? -b : b) * d;                                      \
             quadratic += e * d;                                                                                        \
             linear += b * h;                                                                                           \
             by_s += positive ? e : 0.0;                                                                                \
             by_r += positive ? 0.0 : e;                                                                                \
-            if (gradient != NULL) gradient[i] = (REAL)(2.0 / n * (e + (1.0 + a->y) * b));                              \
+            gradient[i] = (REAL)(2.0 * mean * (e + (a->margin + a->y) * b) * slope);                                   \
         }                                                                                                              \
-        double spread = a->p * (1.0 - a->p);                                                                           \
-        a->value = (quadratic + 2.0 * (1.0 + a->y) * linear) / n - spread * a->y * a->y;                               \
-        a->by_s = -2.0 * by_s / n;                                                                                     \
-        a->by_r = -2.0 * by_r / n;                                                                                     \
-        a->by_y = 2.0 * (linear / n - spread * a->y);                                                                  \
+        double spread = present > 0 ? a->p * (1.0 - a->p) : 0.0;                                                       \
+        a->value = (quadratic + 2.0 * (a->margin + a->y) * linear) * mean - spread * a->y * a->y;                      \
+        a->by_s = -2.0 * by_s * mean;                                                                                  \
+        a->by_r = -2.0 * by_r * mean;                                                                                  \
+        a->by_y = 2.0 * (linear * mean - spread * a->y);                                                               \
         return others || (zeros && minuses);                                                                           \
     }
 
@@ -60,7 +74,7 @@ OBJECTIVE(f64_f64, double, double)
     default: return REAL##_f64(scores, labels, gradient, n, a);                                                        \
     }
 
-/* 1 if a label is wrong; everything is computed all the same. */
+/* Returns 1 if a label is wrong; the results are computed all the same. */
 EXPORT int semaopt_auc(const void *scores, const void *labels, void *gradient, int64_t n, int real, int label, Auc *a) {
     if (real == F64) ROW(f64)
     ROW(f32)

@@ -13,16 +13,18 @@ from semaopt.kernels.loader import library
 
 
 class Numbers(NamedTuple):
-    """The prior, and the variables beside the scores."""
+    """The prior, the variables s, r and y, the margin, and whether the score is the sigmoid of the raw score."""
 
     p: float
     s: float
     r: float
     y: float
+    margin: float = 1.0
+    sigmoid: bool = False
 
 
-class Found(NamedTuple):
-    """The mean objective, its derivatives, and whether a label is neither 0 or 1 nor -1 or 1."""
+class Result(NamedTuple):
+    """The mean objective and its derivatives; ``wrong`` if a label is neither {0, 1} nor {-1, 1} nor missing."""
 
     value: float
     by_scores: Tensor
@@ -32,7 +34,7 @@ class Found(NamedTuple):
     wrong: bool = False
 
 
-#: As auc.c numbers them.
+#: Codes of the dtypes in auc.c.
 REALS = {torch.float32: 0, torch.float64: 1}
 LABELS = {
     torch.bool: 0,
@@ -43,11 +45,16 @@ LABELS = {
     torch.float32: 4,
     torch.float64: 5,
 }
-_Struct = ctypes.c_double * 8
+_Struct = ctypes.c_double * 10
 
 
-def auc(scores: Tensor, labels: Tensor, numbers: Numbers) -> Found | None:
-    """In C, on scores and labels of the CPU with as many elements; None if it does not serve them.
+def auc(scores: Tensor, labels: Tensor, numbers: Numbers) -> Result | None:
+    """Compute value and gradients in C; return None if the library is missing or does not support these tensors.
+
+    Args:
+        scores: raw scores on the CPU.
+        labels: as many labels on the CPU; NaN is a missing label.
+        numbers: everything else that the objective depends on.
 
     >>> found = auc(torch.tensor([1.0, 0.5]), torch.tensor([1, 0]), Numbers(p=0.5, s=1.0, r=0.0, y=-1.0))
     >>> found is None or found.value                                   # None without a compiler
@@ -60,22 +67,38 @@ def auc(scores: Tensor, labels: Tensor, numbers: Numbers) -> Found | None:
     gradient, struct = torch.empty_like(scores), _Struct(*numbers)
     pointers = scores.data_ptr(), labels.data_ptr(), gradient.data_ptr()
     wrong = lib.auc(*pointers, scores.numel(), real, label, struct)
-    value, by_s, by_r, by_y = struct[4:]
-    return Found(value, gradient, by_s, by_r, by_y, bool(wrong))
+    value, by_s, by_r, by_y = struct[6:]
+    return Result(value, gradient, by_s, by_r, by_y, bool(wrong))
 
 
-def auc_loop(scores: Tensor, w: Tensor, numbers: Numbers) -> Found:
-    """The slow twin of :func:`auc`, with 1 for a positive example in ``w`` and 0 for a negative one."""
-    (p, s, r, y), h, w = numbers, scores.reshape(-1), w.reshape(-1)
-    n, b = h.shape[0], p - w  # p for a negative example, -(1-p) for a positive one
+def auc_loop(scores: Tensor, w: Tensor, present: Tensor | None, numbers: Numbers) -> Result:
+    """The slow twin of :func:`auc`.
+
+    Args:
+        scores: raw scores.
+        w: 1 for a positive example, else 0.
+        present: whether the label of each example is known; None if all are.
+        numbers: everything else that the objective depends on.
+    """
+    (p, s, r, y, margin, sigmoid), h, w = numbers, scores.reshape(-1), w.reshape(-1)
+    h = h.sigmoid() if sigmoid else h
+    b = p - w  # p for a negative example, -(1-p) for a positive one
+    n = float(h.shape[0])
+    if present is not None:
+        b = b.masked_fill(~present.reshape(-1), 0.0)
+        n = present.sum().item()
+    spread, n = (p * (1 - p) if n > 0 else 0.0), max(n, 1.0)
     d = h - torch.full_like(h, r).masked_fill_(w == 1, s)
     e = b.abs() * d
     quadratic, linear = torch.dot(e, d).item(), torch.dot(b, h).item()
     by_s, by_both = torch.dot(w, e).item(), e.sum().item()
-    return Found(
-        (quadratic + 2 * (1 + y) * linear) / n - p * (1 - p) * y**2,
-        torch.add(e, b, alpha=1 + y).mul_(2 / n).reshape(scores.shape),
+    gradient = torch.add(e, b, alpha=margin + y).mul_(2 / n)
+    if sigmoid:
+        gradient = gradient * h * (1 - h)
+    return Result(
+        (quadratic + 2 * (margin + y) * linear) / n - spread * y**2,
+        gradient.reshape(scores.shape),
         -2 * by_s / n,
         -2 * (by_both - by_s) / n,
-        2 * (linear / n - p * (1 - p) * y),
+        2 * (linear / n - spread * y),
     )

@@ -9,7 +9,7 @@ struct DLTensor;
 #define EXPORT __attribute__((visibility("default")))
 
 /* Changed with every struct and function that Python sees; loader.py has the same number. */
-enum { INTERFACE = 6 };
+enum { INTERFACE = 7 };
 
 /* Elements that one thread takes at a time, and up to which waking another costs more than it brings. */
 enum { CHUNK = 16384, ALONE = 24576 };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,23 +10,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from semaopt._validation import require
-from semaopt.losses._auc_objective import ClosedForm, objective, one_hot, positive, unseen
-from semaopt.losses._prior import Drawn, warn
+from semaopt._validation import is_real, require
+from semaopt._variables import declare
+from semaopt.losses._auc_objective import ClosedForm, is_eager, objective
+from semaopt.losses._labels import count_priors, is_positive, is_present, one_hot
+from semaopt.losses._monitors import Batch, FirstBatches, warn
+from semaopt.losses._scores import SCORES, validate_score
+from semaopt.projections import Box
+
+SURROGATES = ("square", "squared_hinge")
 
 
 class Saddle(NamedTuple):
-    """The inner variables at their optimum for fixed scores."""
+    """The variables of the loss at their optimum for fixed scores."""
 
     s: Tensor
     """Mean score of the positive examples."""
     r: Tensor
     """Mean score of the negative examples."""
     y: Tensor
-    """The maximizer; mean negative minus mean positive score where the prior is that of the batch."""
+    """The maximizer: mean negative minus mean positive score if the prior is that of the batch."""
 
 
-def _numbers(name: str, value: Any, kind: dict[str, Any]) -> Tensor:
+def _tensor(name: str, value: Any, kind: dict[str, Any]) -> Tensor:
     try:
         return torch.as_tensor(value, **kind).detach()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -36,43 +43,54 @@ _EXACT: dict[str, Any] = {"device": "cpu", "dtype": torch.float64}
 
 
 class AUCMinMax(nn.Module):
-    r"""The min-max form of AUC maximization with the square surrogate (``auc_min-max-1``).
+    r"""Min-max form of AUC maximization (``auc_min-max-1``).
 
-    For scores h, labels b and the prior p = P(b = 1), the mean over the batch of
+    For scores h, labels b, the prior p = P(b = 1) and a margin m, the mean over the batch of
 
     .. math::
-        (1-p)(h-s)^2 [b=1] + p(h-r)^2 [b=-1] + 2(1+y)(p\,h\,[b=-1] - (1-p)\,h\,[b=1]) - p(1-p)y^2 ,
+        (1-p)(h-s)^2 [b=1] + p(h-r)^2 [b=-1] + 2(m+y)(p\,h\,[b=-1] - (1-p)\,h\,[b=1]) - p(1-p)y^2
 
-    to be minimized over the model and s, r and maximized over y. Its saddle value over s, r, y, plus p(1-p), is
-    :math:`p(1-p)\,E[(1-h(a)+h(a'))^2 \mid b=1, b'=-1]`: no pairs are formed, any batch will do, one with a single
-    class too. Use the linear score of the model: a sigmoid saturates at s = r = 0.
+    is minimized over the model and s, r and maximized over y. The saddle value over s, r, y, plus
+    :math:`p(1-p)m^2`, equals :math:`p(1-p)\,E[(m-h(a)+h(a'))^2 \mid b=1, b'=-1]`. No pairs are formed, and a batch may
+    hold any number of positives, also none.
 
     Args:
-        prior: p in (0, 1), the share of positive examples among those drawn: that of the training set where batches
-            are drawn evenly, 0.5 where a sampler draws as many positives as negatives. With another p the objective
-            is smallest where all scores are one number. A sequence gives one problem per class, see below.
-            :meth:`from_labels` counts it in the training set.
-        s, r, y: where the variables start, a number or one per class.
-        validate: check the labels of every batch; one reduction, which on a GPU waits for the device. In the first
-            batches of a training the share of positives is compared with the prior as well, and a warning says if
-            they differ by more than chance. Compiled code never checks.
+        prior: p in (0, 1), the share of positives among the examples *in the batches*: that of the training set under
+            uniform sampling, 0.5 if a sampler draws as many positives as negatives. With a wrong p the objective is
+            smallest where all scores are equal. A sequence defines one problem per class (see Shapes).
+            :meth:`from_labels` counts it, :meth:`from_sampler` asks a sampler.
+        s, r, y: initial values, one number or one per class.
+        score: ``"sigmoid"`` ranks by the sigmoid of the model's raw output, ``"linear"`` by the output itself.
+            A linear score is unbounded: it can diverge at step sizes that the sigmoid tolerates.
+        margin: m > 0, the desired distance between the scores of the two classes.
+        surrogate: ``"square"``, or ``"squared_hinge"`` for the AUC-margin loss, which adds the constraint
+            y >= -m (alpha = m + y >= 0) and so does not penalize class means that are farther apart than m.
+        validate: check the labels of every batch, one reduction that waits for a GPU. The first batches are also
+            compared with the prior, and the moves of s, r and y with what a min-max optimizer would do; a warning is
+            raised if they disagree, or if the objective becomes infinite or NaN. Compiled or transformed code
+            (:mod:`torch.func`) is never checked.
         device, dtype: of s, r, y and the prior, which has at least float32.
 
-    Shapes: scores (n,) or (n, 1) with labels (n,) or (n, 1), of any dtype. With C priors: scores (n, C) with labels
-    (n, C) (multi-label) or integer class numbers (n,) (multi-class, each class against the rest); the value is the
-    mean over classes. Half-precision scores are computed with in float32.
+    Shapes: scores (n,) or (n, 1) with labels (n,) or (n, 1). With C priors: scores (n, C) with labels (n, C)
+    (multi-label), or with integer class numbers (n,) (each class against the rest); the loss is the mean over classes.
+    Labels are {0, 1}, {-1, 1} or booleans. NaN marks a missing label: it is left out of the mean of its column, and a
+    column without any label in the batch is left out of the mean over columns. Half-precision scores are computed in
+    float32.
+
+    The optimizer reads the constraint of y from ``dual_parameters()``; no ``project=`` is needed.
 
     Processes that train one model together must average the gradients of s, r, y like those of the model: wrap
     :class:`semaopt.losses.WithLoss` (model, auc) in DDP or FSDP2, not the model alone.
 
-    >>> auc = semaopt.losses.AUCMinMax(prior=0.25)
+    >>> auc = semaopt.losses.AUCMinMax(prior=0.25, score="linear")
     >>> scores = torch.tensor([2.0, 0.0, -1.0, 0.0], requires_grad=True)
     >>> auc(scores, torch.tensor([1, 0, 0, 0])).item()
     -0.0625
     >>> auc.saddle(scores, torch.tensor([1, -1, -1, -1]))
     Saddle(s=tensor([2.]), r=tensor([-0.3333]), y=tensor([-2.3333]))
 
-    Reference: Ying, Wen and Lyu, "Stochastic Online AUC Maximization", NeurIPS 2016.
+    References: Ying, Wen and Lyu, "Stochastic Online AUC Maximization", NeurIPS 2016 (square); Yuan, Yan, Sonka and
+    Yang, "Large-scale Robust Deep AUC Maximization", ICCV 2021 (squared hinge).
     """
 
     prior: Tensor
@@ -84,116 +102,194 @@ class AUCMinMax(nn.Module):
         r: float | Sequence[float] | Tensor = 0.0,
         y: float | Sequence[float] | Tensor = 0.0,
         *,
+        score: str = "sigmoid",
+        margin: float = 1.0,
+        surrogate: str = "square",
         validate: bool = True,
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        p = _numbers("prior", prior, {"device": device}).reshape(-1)
+        p = _tensor("prior", prior, {"device": device}).reshape(-1)
         kind: dict[str, Any] = {"device": p.device, "dtype": dtype or torch.get_default_dtype()}
         wide = torch.promote_types(kind["dtype"], torch.float32)
-        exact = prior.detach().cpu() if isinstance(prior, Tensor) else _numbers("prior", prior, _EXACT)
-        self._exact = exact.reshape(-1).to(torch.float64, copy=True)
-        rounded = self._exact.to(wide)
+        exact = prior.detach().cpu() if isinstance(prior, Tensor) else _tensor("prior", prior, _EXACT)
+        self._exact_prior = exact.reshape(-1).to(torch.float64, copy=True)
+        rounded = self._exact_prior.to(wide)
         ok = p.numel() > 0 and bool(((rounded > 0) & (rounded < 1)).all())
-        remedy = "it is the share of positive labels; AUCMinMax.from_labels(labels) counts them"
+        remedy = "It is the share of positive labels; AUCMinMax.from_labels(labels) counts them."
         require(ok, "prior", prior, "must lie in (0, 1)", remedy)
         self.register_buffer("prior", rounded.to(p.device, copy=True))
+        self.score = validate_score(score)
+        ok = is_real(margin) and 0 < margin < math.inf
+        require(ok, "margin", margin, "must be a finite number > 0", "Try margin=1.0.")
+        known = ", ".join(map(repr, SURROGATES))
+        require(surrogate in SURROGATES, "surrogate", surrogate, f"must be one of {known}", "Try surrogate='square'.")
+        self.margin, self.surrogate = float(margin), surrogate
         # One-element vectors, not scalars: FSDP2 shards along the first dimension.
-        starts = {name: _numbers(name, start, kind) for name, start in (("s", s), ("r", r), ("y", y))}
+        starts = {name: _tensor(name, start, kind) for name, start in (("s", s), ("r", r), ("y", y))}
         for name, start in starts.items():
             fits = start.numel() == 1 or start.shape == p.shape
-            require(fits, name, tuple(start.shape), f"must be one number or have shape {tuple(p.shape)}", "the prior's")
+            rule = f"must be one number or have the shape of the prior, {tuple(p.shape)}"
+            require(fits, name, tuple(start.shape), rule, "Pass one number per class.")
         self.s, self.r, self.y = (Parameter(start.reshape(-1).expand(len(p)).clone()) for start in starts.values())
         self.validate = validate
-        self._drawn: Drawn | None = Drawn()
+        self._first_batches: FirstBatches | None = None
+        self._watching = True
+        self._diverged = False
 
     @classmethod
     def from_labels(cls, labels: Any, num_classes: int | None = None, **options: Any) -> AUCMinMax:
-        """With the prior counted in the training labels: (n,), (n, C), or class numbers (n,) with ``num_classes``.
+        """Create the loss with the prior counted in the training labels.
+
+        Args:
+            labels: (n,), (n, C) with NaN for missing labels, or class numbers (n,) with ``num_classes``. A column
+                without any label gets the prior 0.5, which is never used.
+            num_classes: the number of classes if ``labels`` are class numbers.
+            options: the other arguments of :class:`AUCMinMax`.
 
         >>> semaopt.losses.AUCMinMax.from_labels([1, 0, 0, 0])
-        AUCMinMax(prior=0.25)
+        AUCMinMax(prior=0.25, score='sigmoid', margin=1, surrogate='square')
         >>> semaopt.losses.AUCMinMax.from_labels([2, 0, 1, 0], num_classes=3).prior
         tensor([0.5000, 0.2500, 0.2500])
         """
-        b = _numbers("labels", labels, {})
-        require(b.dim() > 0, "labels", labels, "must be a vector or a matrix", "pass those of the training set")
+        b = _tensor("labels", labels, {})
+        require(b.dim() > 0, "labels", labels, "must be a vector or a matrix", "Pass those of the training set.")
         if num_classes is not None:
             b = one_hot(b, num_classes, validate=True)
-        require(b.numel() > 0, "labels", tuple(b.shape), "must not be empty", "pass those of the training set")
-        rows = b.reshape(len(b), -1)
-        p = positive(rows, torch.float64, validate=True).mean(0)
-        absent = ((p == 0) | (p == 1)).nonzero().flatten().tolist()
-        rule = "has examples of one class alone, so there is no AUC"
-        require(not absent, "labels", f"column {absent}" if len(p) > 1 else p.item(), rule, "leave it out, or add data")
-        return cls(p, **options)
+        require(b.numel() > 0, "labels", tuple(b.shape), "must not be empty", "Pass those of the training set.")
+        return cls(count_priors(b), **options)
+
+    @classmethod
+    def from_sampler(cls, sampler: Any, **options: Any) -> AUCMinMax:
+        """Create the loss with the share of positives that a sampler draws, its attribute ``prior``.
+
+        >>> sampler = semaopt.samplers.ClassBalanced([1, 0, 0, 0, 0, 0, 0, 0], batch_size=4, positives=0.25)
+        >>> semaopt.losses.AUCMinMax.from_sampler(sampler).prior
+        tensor([0.2500])
+        """
+        if not hasattr(sampler, "prior"):
+            raise TypeError(
+                f"sampler of type {type(sampler).__name__}: has no attribute prior; pass a semaopt.samplers."
+                "ClassBalanced, or AUCMinMax(prior=...) with the share of positives in its batches"
+            )
+        return cls(sampler.prior, **options)
 
     def _apply(self, fn: Any, recurse: bool = True) -> AUCMinMax:
-        """Move or cast the module; a prior cast to bf16 could be 1, so it stays at float32, and float64's is exact."""
+        """Move or cast the module; the prior keeps at least float32 (0.999 in bfloat16 is 1), exact in float64."""
         old = self.prior
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if old.is_meta and not self.prior.is_meta:  # it held no numbers
-            self.prior = self._exact.to(self.prior)
+        if old.is_meta and not self.prior.is_meta:  # a meta tensor has no values to move
+            self.prior = self._exact_prior.to(self.prior)
         elif self.prior.dtype != old.dtype and not old.is_meta:
-            known = torch.equal(self._exact.to(old), old)  # else it was set since
+            unchanged = torch.equal(self._exact_prior.to(old), old)  # else it was loaded or set since
             dtype = torch.promote_types(self.prior.dtype, torch.float32)
-            self.prior = (self._exact if known else old).to(self.prior.device, dtype)
+            self.prior = (self._exact_prior if unchanged else old).to(self.prior.device, dtype)
+        self._first_batches = None
         return self
 
+    @property
+    def projection(self) -> Box | None:
+        """The feasible set of y: y >= -margin for the squared hinge, None (all numbers) for the square."""
+        return Box(-self.margin, math.inf) if self.surrogate == "squared_hinge" else None
+
     def primal_parameters(self) -> list[Parameter]:
-        """The variables s and r, to be minimized over together with the model."""
-        return [self.s, self.r]
+        """Return s and r, which are minimized over together with the model."""
+        return [declare(self.s, "primal"), declare(self.r, "primal")]
 
     def dual_parameters(self) -> list[Parameter]:
-        """The variable y, to be maximized over."""
-        return [self.y]
+        """Return y, which is maximized over; the optimizer reads its constraint from it."""
+        return [declare(self.y, "dual", self.projection)]
 
     def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """The mean over the batch (and over classes) of the min-max objective."""
-        self._check_shapes(scores, labels)
-        plain = unseen()
-        if plain and self.validate and self._drawn is not None and self.training and torch.is_grad_enabled():
-            self._watch(self._drawn, scores, labels)
+        """Return the mean of the objective over the batch and over the classes.
+
+        Args:
+            scores: the raw output of the model; ``score`` is applied here.
+            labels: as under Shapes of the class.
+        """
+        self._validate_shapes(scores, labels)
+        eager = is_eager()
+        validate = self.validate and eager and not scores.is_meta
+        if validate and self._watching and self.training and torch.is_grad_enabled():
+            self._watch(scores, labels)
         variables: tuple[Tensor, ...] = scores, self.prior, self.s, self.r, self.y
         dtype = scores.dtype if scores.dtype == torch.float64 else torch.float32
         if not scores.dtype == dtype == variables[1].dtype:
             variables = tuple(z.to(dtype) for z in variables)
         h, p, s, r, y = variables
-        if p.shape[0] == 1 and h.is_cpu and labels.is_cpu and plain:
-            value: Tensor = ClosedForm.apply(h, s, r, y, labels, p, self.validate)  # type: ignore[no-untyped-call]
-            return value
-        return objective(h.reshape(-1, len(p)), self._weights(labels, dtype), p, s=s, r=r, y=y)
+        if p.shape[0] == 1 and h.is_cpu and labels.is_cpu and eager:
+            value: Tensor = ClosedForm.apply(  # type: ignore[no-untyped-call]
+                h, s, r, y, labels, p, self.margin, self.score, validate
+            )
+        else:
+            h = SCORES[self.score](h.reshape(-1, len(p)))
+            w, present = self._weights(labels, dtype, validate)
+            value = objective(h, w, present, p, s, r, y, self.margin)
+        if validate and not self._diverged and self.training and not math.isfinite(value.detach().item()):
+            self._diverged = True  # before the warning, which may be an error
+            warn(self._divergence_text(value.item()))
+        return value
 
-    def _watch(self, drawn: Drawn, scores: Tensor, labels: Tensor) -> None:
-        said = drawn.see(scores, self._weights(labels, torch.float32), self.prior)
-        if said is not None:
-            self._drawn = None  # first: a warning may be an error
-            if said:
-                warn(said)
+    def value_for_display(self, loss: Tensor) -> Tensor:
+        """Return the estimate of E[(m - h(a) + h(a'))^2] over pairs that ``loss`` implies; it is never negative.
+
+        The min-max objective itself is negative for a good model. This value is about m^2 for equal scores and 0 for
+        scores that are m apart. While y still lags behind the model the estimate is too small; it is cut off at 0.
+
+        >>> auc = semaopt.losses.AUCMinMax(prior=0.5)
+        >>> auc.value_for_display(torch.tensor(-0.1))
+        tensor(0.6000)
+        """
+        spread = (self.prior * (1 - self.prior)).mean()
+        value: Tensor = (loss.detach() / spread + self.margin**2).clamp_min(0)
+        return value
 
     @torch.no_grad()
     def saddle(self, scores: Tensor, labels: Tensor) -> Saddle:
-        """The s, r that minimize and the y that maximizes the objective for these scores.
+        """Return the s, r that minimize and the y that maximizes the objective for these raw scores.
 
-        A class that is absent leaves its s or r as it is. How far ``auc.y`` is from this y on a large batch tells
-        whether the dual variable keeps up with the model.
+        A class that is absent keeps its s or r, a column without labels also its y. The distance of ``auc.y`` from
+        this y on a large batch shows whether the dual variable keeps up with the model.
         """
-        self._check_shapes(scores, labels)
+        self._validate_shapes(scores, labels)
         dtype = torch.promote_types(scores.dtype, torch.float32)
-        h, p, w = scores.reshape(-1, len(self.prior)).to(dtype), self.prior.to(dtype), self._weights(labels, dtype)
-        positive, negative = w.sum(0), (1 - w).sum(0)
+        h, p = SCORES[self.score](scores.reshape(-1, len(self.prior)).to(dtype)), self.prior.to(dtype)
+        w, present = self._weights(labels, dtype, self.validate and is_eager())
+        known = torch.ones_like(w) if present is None else present.to(dtype)
+        positive, negative = w.sum(0), (known - w).sum(0)
         s = torch.where(positive > 0, (w * h).sum(0) / positive.clamp_min(1), self.s.to(p))
-        r = torch.where(negative > 0, ((1 - w) * h).sum(0) / negative.clamp_min(1), self.r.to(p))
-        y = ((p - w) * h).mean(0) / (p * (1 - p))
-        return Saddle(s, r, y)
+        r = torch.where(negative > 0, ((known - w) * h).sum(0) / negative.clamp_min(1), self.r.to(p))
+        count = known.sum(0)
+        best = (known * (p - w) * h).sum(0) / count.clamp_min(1) / (p * (1 - p))
+        y = torch.where(count > 0, best, self.y.to(p))
+        return Saddle(s, r, y if self.projection is None else self.projection(y))
 
     def extra_repr(self) -> str:
-        """The prior."""
+        """Return the options."""
         prior = [f"{p:g}" for p in self.prior.tolist()]
-        return f"prior={prior[0]}" if len(prior) == 1 else f"prior=[{', '.join(prior)}]"
+        text = prior[0] if len(prior) == 1 else f"[{', '.join(prior)}]"
+        return f"prior={text}, score={self.score!r}, margin={self.margin:g}, surrogate={self.surrogate!r}"
 
-    def _check_shapes(self, scores: Tensor, labels: Tensor) -> None:
+    def _watch(self, scores: Tensor, labels: Tensor) -> None:
+        if self._first_batches is None:
+            self._first_batches = FirstBatches(self.s, self.r, self.y)
+        raw = scores.detach().reshape(-1, len(self.prior)).to(self.prior.dtype)
+        batch = Batch(raw, SCORES[self.score](raw), *self._weights(labels, raw.dtype, True))
+        texts = self._first_batches.see(batch, self.prior, self.s, self.r, self.y)
+        if self._first_batches.done:
+            self._first_batches, self._watching = None, False
+        for text in texts:
+            warn(text)
+
+    def _divergence_text(self, value: float) -> str:
+        if self.score == "linear":
+            remedy = "use score='sigmoid', which is bounded, or a smaller lr and dual_lr"
+        else:
+            remedy = "check the inputs of the model for NaN and use a smaller lr"
+        return f"the AUC objective is {value}: the training has diverged; {remedy}"
+
+    def _validate_shapes(self, scores: Tensor, labels: Tensor) -> None:
         if not isinstance(labels, Tensor):
             raise TypeError(f"labels of type {type(labels).__name__}: must be a tensor; try torch.as_tensor(labels)")
         n, classes = scores.shape[0] if scores.dim() else 0, self.prior.shape[0]
@@ -203,14 +299,22 @@ class AUCMinMax(nn.Module):
             fits = scores.shape == (n, classes) and labels.shape in ((n, classes), (n,))
         if not fits or n == 0:
             expected = "(n,) or (n, 1)" if classes == 1 else f"(n, {classes})"
+            if classes == 1 and scores.dim() == 2 and scores.shape[1] == 2 and labels.numel() == n:
+                remedy = "pass one score per example, e.g. logits[:, 1] - logits[:, 0]"
+            elif classes == 1 and scores.dim() == 2 and scores.shape == labels.shape:
+                remedy = "for a multi-label problem pass one prior per column: AUCMinMax.from_labels(labels)"
+            else:
+                remedy = "pass one score and one label per example" + (" and class" if classes > 1 else "")
             raise ValueError(
                 f"scores of shape {tuple(scores.shape)} and labels of shape {tuple(labels.shape)}: with {classes} "
-                f"prior(s) the scores must be {expected}, n >= 1, and the labels as many; flatten or squeeze them"
+                f"prior{'s' if classes > 1 else ''} the scores must be {expected}, n >= 1, and the labels must match; "
+                f"{remedy}"
             )
 
-    def _weights(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
-        """1 for a positive example, else 0, of shape (n, C)."""
-        classes, validate = self.prior.shape[0], self.validate and not torch.compiler.is_compiling()
+    def _weights(self, labels: Tensor, dtype: torch.dtype, validate: bool) -> tuple[Tensor, Tensor | None]:
+        """Return (n, C) tensors: 1 for a positive example, else 0; and which labels are present (None: all)."""
+        classes = self.prior.shape[0]
         if classes > 1 and labels.dim() == 1:
-            labels = one_hot(labels, classes, validate=validate)
-        return positive(labels, dtype, validate=validate).reshape(-1, classes)
+            return one_hot(labels, classes, validate=validate).to(dtype), None
+        labels = labels.reshape(-1, classes)
+        return is_positive(labels, dtype, validate=validate), is_present(labels)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from semaopt._validation import is_real, require, whole
+from semaopt._validation import is_real, require, validate_integer
+from semaopt._variables import declare
 from semaopt.projections import Simplex
 
 REGULARIZERS = ("kl", "chi2")
@@ -18,39 +19,39 @@ _LOG_FLOOR = 1e-6  # relative to the frequencies: bounds the slope of the KL ter
 
 
 class WorstCase(NamedTuple):
-    """The maximum over the weights for fixed losses."""
+    """Weights and value of the maximum for fixed losses."""
 
     weights: Tensor
     value: Tensor
 
 
 class DRO(nn.Module):
-    r"""Weights p on the simplex, one per sample or group, that chase the largest losses.
+    r"""Distributionally robust loss: weights p on the simplex, one per sample or group, that follow the largest losses.
 
     .. math:: \min_x \max_{p\in\Delta} \sum_i p_i\, \ell_i(x) - \lambda D(p \| \pi)
 
-    with frequencies :math:`\pi`, and :math:`D = \sum_i p_i\log(p_i/\pi_i)` (``"kl"``) or
+    with frequencies :math:`\pi` and :math:`D = \sum_i p_i\log(p_i/\pi_i)` (``"kl"``) or
     :math:`D = \tfrac12\sum_i (p_i-\pi_i)^2/\pi_i` (``"chi2"``). A batch of samples drawn with the frequencies
     :math:`\pi` gives the unbiased estimate :math:`\frac1n\sum_j (p_{i_j}/\pi_{i_j})\,\ell_{i_j} - \lambda D(p\|\pi)`.
-    As lambda grows this is the plain mean loss; as it falls, the worst sample or group.
+    A large lambda gives the mean loss, a small one the loss of the worst sample or group.
 
     Args:
-        size: how many weights: the number of training samples, or of groups.
+        size: the number of weights, one per training sample or group.
         strength: lambda > 0.
         regularizer: ``"kl"`` or ``"chi2"``.
-        frequencies: pi, how often each index is drawn; uniform by default.
+        frequencies: pi, the probability of each index in a batch; uniform by default.
+        device, dtype: of the weights and frequencies.
 
-    The dual variable is :attr:`weights`, and :attr:`projection` its set. The objective is strongly concave in p with
-    modulus at least lambda (chi2: :math:`\lambda/\max\pi`), so a ``dual_lr`` near :math:`\min\pi/\lambda` is the
-    natural scale. KL has the curvature :math:`\lambda/p_i`, large where a weight nearly vanishes: where losses differ
-    by many lambda, take chi2 or a smaller ``dual_lr``.
+    The dual variable is :attr:`weights`; the optimizer reads its set, the simplex, from ``dual_parameters()``. The
+    objective is strongly concave in p with modulus at least lambda (chi2: :math:`\lambda/\max\pi`), so start with a
+    ``dual_lr`` near :math:`\min\pi/\lambda`. The KL term has the curvature :math:`\lambda/p_i`, which is large where
+    a weight nearly vanishes: if losses differ by many lambda, use chi2 or a smaller ``dual_lr``.
 
     >>> dro = semaopt.losses.DRO(size=3, strength=1.0, regularizer="chi2")
     >>> model = torch.nn.Linear(2, 1)
-    >>> optimizer = semaopt.PDAda(primal=model.parameters(), dual=dro.dual_parameters(), dual_lr=0.1,
-    ...                           project=dro.projection)
+    >>> optimizer = semaopt.PDAda(primal=model.parameters(), dual=dro.dual_parameters(), dual_lr=0.1)
     >>> losses = model(torch.ones(4, 2)).square().squeeze(1)           # one per sample
-    >>> dro(losses, torch.tensor([0, 2, 1, 0])).backward()             # and which weight it belongs to
+    >>> dro(losses, torch.tensor([0, 2, 1, 0])).backward()             # with the index of its weight
     >>> optimizer.step()
 
     Reference: Namkoong and Duchi, "Stochastic Gradient Methods for Distributionally Robust Optimization with
@@ -70,13 +71,13 @@ class DRO(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        size = whole("size", size, "the number of samples or groups")
+        size = validate_integer("size", size, "Pass the number of samples or groups.")
         ok = is_real(strength) and 0 < strength < math.inf
         require(
-            ok, "strength", strength, "must be a finite number > 0", "it makes the objective strongly concave; try 1.0"
+            ok, "strength", strength, "must be a finite number > 0", "It makes the objective strongly concave; try 1.0."
         )
         known = ", ".join(REGULARIZERS)
-        require(regularizer in REGULARIZERS, "regularizer", regularizer, f"must be one of {known}", "try 'kl'")
+        require(regularizer in REGULARIZERS, "regularizer", regularizer, f"must be one of {known}", "Try 'kl'.")
         kind: dict[str, Any] = {"device": device, "dtype": dtype or torch.get_default_dtype()}
         if frequencies is None:
             pi = torch.full((size,), 1 / size, **kind)
@@ -84,7 +85,11 @@ class DRO(nn.Module):
             pi = torch.as_tensor(frequencies, **kind).detach().clone()
             ok = pi.shape == (size,) and bool((pi > 0).all()) and abs(pi.double().sum().item() - 1) < 1e-4
             require(
-                ok, "frequencies", frequencies, f"must be {size} numbers > 0 with sum 1", "divide counts by their sum"
+                ok,
+                "frequencies",
+                frequencies,
+                f"must be {size} numbers > 0 with sum 1",
+                "Divide the counts by their sum.",
             )
         self.strength, self.regularizer = float(strength), regularizer
         self.register_buffer("frequencies", pi)
@@ -92,19 +97,24 @@ class DRO(nn.Module):
 
     @property
     def projection(self) -> Simplex:
-        """The set of the weights, for ``project=``."""
+        """The feasible set of the weights."""
         return Simplex()
 
     def primal_parameters(self) -> list[Parameter]:
-        """None: only the model is minimized over."""
+        """Return an empty list: only the model is minimized over."""
         return []
 
     def dual_parameters(self) -> list[Parameter]:
-        """The weights p."""
-        return [self.weights]
+        """Return the weights p."""
+        return [declare(self.weights, "dual", self.projection)]
 
     def forward(self, losses: Tensor, index: Tensor | None = None) -> Tensor:
-        """The estimate from one loss per sample and the weight's ``index`` of each (all in order without one)."""
+        """Return the estimate of the objective.
+
+        Args:
+            losses: one loss per sample.
+            index: the weight that each loss belongs to; None if ``losses`` has one entry per weight, in order.
+        """
         dtype = torch.promote_types(losses.dtype, torch.float32)
         p, pi = self.weights.to(dtype), self.frequencies.to(dtype)
         if index is None:
@@ -112,37 +122,39 @@ class DRO(nn.Module):
             weighted = torch.dot(p, losses.to(dtype))
         else:
             ok = isinstance(index, Tensor) and index.dtype in (torch.int64, torch.int32)
-            require(ok, "index", index, "must be a tensor of whole numbers", "say which weight each loss belongs to")
+            require(
+                ok, "index", index, "must be a tensor of whole numbers", "Pass the index of the weight of each loss."
+            )
             self._check_losses(losses, tuple(index.shape))
             try:
                 mine = (p / pi).index_select(0, index)
-            except IndexError as error:  # told on the CPU alone; elsewhere the device stops
+            except IndexError as error:  # raised on the CPU; a GPU aborts instead
                 rule = f"must lie in 0..{len(p) - 1}; there are {len(p)} weights"
                 raise IndexError(f"index={index.tolist()}: {rule}") from error
             weighted = torch.dot(mine, losses.to(dtype)) / len(losses)
         return weighted - self.strength * self.divergence(p, pi)
 
     def _check_losses(self, losses: Tensor, shape: tuple[int, ...]) -> None:
-        remedy = "pass one loss per sample (reduction='none') and the index of each"
+        remedy = "Pass one loss per sample (reduction='none') and the index of each."
         ok = losses.dim() == 1 and tuple(losses.shape) == shape and len(losses) > 0
         require(ok, "losses", tuple(losses.shape), f"must be a vector of shape {shape}", remedy)
 
     def divergence(self, p: Tensor, pi: Tensor) -> Tensor:
-        """D(p || pi)."""
+        """Return D(p || pi)."""
         if self.regularizer == "kl":
             return torch.dot(p, (torch.maximum(p, _LOG_FLOOR * pi) / pi).log())
         return ((p - pi).square() / pi).sum() / 2
 
     @torch.no_grad()
     def worst_case(self, losses: Tensor) -> WorstCase:
-        r"""The exact maximum over p for the losses of all ``size`` samples or groups.
+        r"""Return the exact maximum over p for the losses of all ``size`` samples or groups.
 
         KL: :math:`p_i \propto \pi_i e^{\ell_i/\lambda}`. Chi-square: :math:`p_i = \pi_i\max(0, (\ell_i-\nu)/\lambda)`
-        with the :math:`\nu` of sum one.
+        with the :math:`\nu` for which the weights sum to one.
         """
         self._check_losses(losses, (self.weights.shape[0],))
         loss, pi = losses.double(), self.frequencies.to(losses.device, torch.float64)
-        pi = pi / pi.sum()  # to the digits of float64: lambda multiplies what is missing
+        pi = pi / pi.sum()  # exact in float64: lambda multiplies the rounding error
         if self.regularizer == "kl":
             p = torch.softmax(loss / self.strength + pi.log(), 0)
         else:
@@ -155,5 +167,5 @@ class DRO(nn.Module):
         return WorstCase(p.to(losses.dtype), value.to(losses.dtype))
 
     def extra_repr(self) -> str:
-        """What it was made with."""
+        """Return the options."""
         return f"size={len(self.weights)}, strength={self.strength:g}, regularizer={self.regularizer!r}"

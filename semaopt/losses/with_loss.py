@@ -9,12 +9,12 @@ from torch.nn import Parameter
 
 
 class WithLoss(nn.Module):
-    """``loss(model(inputs), *targets)``, one module that holds both.
+    """One module that holds a model and its loss and returns ``loss(model(inputs), *targets)``.
 
-    The variables of a min-max loss are parameters like those of the model: their gradients too must be averaged over
-    the processes that train together. Wrap this module and they are:
-    ``DistributedDataParallel(WithLoss(model, auc))`` or ``fully_shard(WithLoss(model, auc))``. (With FSDP2 ask for
-    the parameters after sharding.) Its ``state_dict`` holds model, s, r and y.
+    The variables of a min-max loss are parameters like those of the model, so processes that train together must
+    average their gradients as well. Wrap this module instead of the model:
+    ``DistributedDataParallel(WithLoss(model, auc))`` or ``fully_shard(WithLoss(model, auc))``. With FSDP2, ask for the
+    parameters after sharding. The ``state_dict`` holds the model and the variables of the loss.
 
     Args:
         model: any module.
@@ -29,24 +29,24 @@ class WithLoss(nn.Module):
     def __init__(self, model: nn.Module, loss: nn.Module) -> None:
         if not hasattr(loss, "dual_parameters"):
             raise TypeError(
-                f"loss={type(loss).__name__}: has no dual_parameters(), so nothing says which parameters to maximize "
-                "over; pass a min-max loss such as semaopt.losses.AUCMinMax(prior)"
+                f"loss of type {type(loss).__name__}: has no dual_parameters(), so it is unknown which parameters to "
+                "maximize over; pass a min-max loss such as semaopt.losses.AUCMinMax(prior)"
             )
         super().__init__()
         self.model = model
         self.loss = loss
 
     def forward(self, inputs: Any, *targets: Any) -> Tensor:
-        """The loss of the model's output."""
+        """Return the loss of the model's output."""
         value: Tensor = self.loss(self.model(inputs), *targets)
         return value
 
     def dual_parameters(self) -> list[Parameter]:
-        """The dual variables of the loss."""
+        """Return the dual variables of the loss."""
         dual: list[Parameter] = self.loss.dual_parameters()  # type: ignore[operator]
         return dual
 
     def primal_parameters(self) -> list[Parameter]:
-        """All parameters but the dual ones."""
+        """Return all parameters of model and loss except the dual ones."""
         dual = set(map(id, self.dual_parameters()))
         return [x for x in self.parameters() if id(x) not in dual]

@@ -12,25 +12,25 @@ from torch.optim import Optimizer
 
 from semaopt import scalings
 from semaopt._serialization import plain
-from semaopt._validation import check_beta, check_bounds, check_flag, check_rate, require
+from semaopt._validation import require, validate_beta, validate_bounds, validate_flag, validate_rate
 from semaopt.kernels import dispatch
 from semaopt.kernels.rounding import check_state_dtype, first_key
 from semaopt.optimizers._nonfinite import Watchful
 from semaopt.optimizers._state import counter, refuse_other, restored, zero_state
 
 _CHECKS: dict[str, Callable[[Any], None]] = {
-    "lr": lambda value: check_rate("lr", value, "try 1e-3"),
-    "beta": lambda value: check_beta("beta", value),
-    "weight_decay": lambda value: check_rate("weight_decay", value, "0.0 turns it off"),
-    "decoupled_weight_decay": lambda value: check_flag("decoupled_weight_decay", value),
-    "maximize": lambda value: check_flag("maximize", value),
-    "bias_correction": lambda value: check_flag("bias_correction", value),
-    "differentiable": lambda value: check_flag("differentiable", value),
+    "lr": lambda value: validate_rate("lr", value, "try 1e-3"),
+    "beta": lambda value: validate_beta("beta", value),
+    "weight_decay": lambda value: validate_rate("weight_decay", value, "0.0 turns it off"),
+    "decoupled_weight_decay": lambda value: validate_flag("decoupled_weight_decay", value),
+    "maximize": lambda value: validate_flag("maximize", value),
+    "bias_correction": lambda value: validate_flag("bias_correction", value),
+    "differentiable": lambda value: validate_flag("differentiable", value),
     "implementation": dispatch.check,
     "rounding_seed": lambda value: require(
         type(value) is int, "rounding_seed", value, "must be a whole number", "it seeds the rounding of bf16 states"
     ),
-    "clip_scaling": lambda value: None if value is None else check_bounds("clip_scaling", value),
+    "clip_scaling": lambda value: None if value is None else validate_bounds("clip_scaling", value),
 }
 
 #: The options that a group of some optimizer has: one that lacks it refuses it.

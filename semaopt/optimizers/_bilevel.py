@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from semaopt import projections
-from semaopt._validation import NonFiniteError, check_rate, require
+from semaopt._validation import NonFiniteError, require, validate_rate
 from semaopt.estimator import Rate, scalar
 from semaopt.hypergradient import inverses
 from semaopt.hypergradient.closures import Closure, Oracles
-from semaopt.hypergradient.memory import Inverse, Memory
-from semaopt.hypergradient.vectors import Vector
+from semaopt.hypergradient.inverses import Inverse, Memory
+from semaopt.hypergradient.linalg import Vector
 from semaopt.optimizers._base import check_rates
 from semaopt.optimizers._nonfinite import kept, refuse
 from semaopt.optimizers._roles import SGD, TwoSided
@@ -45,8 +45,8 @@ class BilevelOptimizer(TwoSided):
     _upper_moves = False  # whether this step has come to that
 
     def __init__(self, upper: ParamsT, lower: ParamsT, defaults: dict[str, Any]) -> None:
-        check_rate("lower_lr", defaults["lower_lr"], "below 2/|g_yy|; try 0.1")
-        check_rate("lower_weight_decay", defaults["lower_weight_decay"], "0.0 turns it off")
+        validate_rate("lower_lr", defaults["lower_lr"], "below 2/|g_yy|; try 0.1")
+        validate_rate("lower_weight_decay", defaults["lower_weight_decay"], "0.0 turns it off")
         super().__init__(upper, lower, {**defaults, "inverse": self._resolved(defaults["inverse"])})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

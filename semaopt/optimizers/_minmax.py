@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from semaopt import kernels, projections
-from semaopt._validation import check_rate
+from semaopt._validation import validate_rate
 from semaopt.estimator import Rate, scalar
 from semaopt.optimizers._roles import TwoSided
 
@@ -32,7 +32,7 @@ class MinMaxOptimizer(TwoSided):
     second: ClassVar[dict[str, str | None]] = {"dual_lr": "lr", "project": "project"}
 
     def __init__(self, primal: ParamsT, dual: ParamsT, defaults: dict[str, Any]) -> None:
-        check_rate("dual_lr", defaults["dual_lr"], "try ten times lr")
+        validate_rate("dual_lr", defaults["dual_lr"], "try ten times lr")
         super().__init__(primal, dual, defaults)
 
     def _complete(self, param_group: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from torch.optim.optimizer import ParamsT
 
 from semaopt import projections, scalings
 from semaopt._validation import require
+from semaopt._variables import declared_projection, declared_role
 from semaopt.estimator import Rate
 from semaopt.optimizers._base import OPTIONS, SemaOptimizer
 from semaopt.optimizers._state import zero_state
@@ -42,7 +43,10 @@ class TwoSided(SemaOptimizer):
     shared: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, first: ParamsT, second: ParamsT, defaults: dict[str, Any]) -> None:
-        groups = _named([*_groups(first, self.roles[0]), *_groups(second, self.roles[1])])
+        scaled, projected = _groups(first, self.roles[0]), _groups(second, self.roles[1])
+        if defaults.get("project") is None:
+            projected = _with_declared_projections(projected)
+        groups = _named([*scaled, *projected])
         super().__init__(groups, {"maximize": False, "differentiable": False, "weight_decay": 0.0, **defaults})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -80,7 +84,7 @@ class TwoSided(SemaOptimizer):
             rule = f"the {role} variables of {type(self).__name__} are not averaged"
             require(group["beta"] is None, "beta", group["beta"], rule, "leave it out")
         if role == self.roles[1]:
-            projections.check(group["project"])
+            projections.validate(group["project"])
         return group
 
     def _of(self, role: str) -> list[dict[str, Any]]:
@@ -144,7 +148,45 @@ def _groups(params: ParamsT, role: str) -> list[dict[str, Any]]:
     for group in groups:
         said = group.get("role", role)
         require(said == role, "role", said, f"given as {role}=", "leave the role out, or pass it as the other side")
-    return [{**group, "params": _listed(group["params"]), "role": role} for group in groups]
+    groups = [{**group, "params": _listed(group["params"]), "role": role} for group in groups]
+    _validate_declared_roles(groups, role)
+    return groups
+
+
+def _validate_declared_roles(groups: list[dict[str, Any]], role: str) -> None:
+    """Raise for a variable that its loss has declared to be of the other role."""
+    for group in groups:
+        for x in group["params"] if isinstance(group["params"], list) else ():
+            declared = declared_role(_tensor_of(x))
+            if declared is not None and declared != role:
+                done = {"dual": "maximized over", "primal": "minimized over"}[declared]
+                raise ValueError(
+                    f"{role}= holds a {declared} variable of a min-max loss, which must be {done}. Pass "
+                    "primal=[*model.parameters(), *loss.primal_parameters()] and dual=loss.dual_parameters()."
+                )
+
+
+def _with_declared_projections(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Split each group by the projections that losses have declared for their variables."""
+    found: list[dict[str, Any]] = []
+    for group in groups:
+        params = group["params"]
+        if "project" in group or not isinstance(params, list) or not params:
+            found.append(group)
+            continue
+        parts: list[tuple[Any, list[Any]]] = []
+        for x in params:
+            projection = declared_projection(_tensor_of(x))
+            if not parts or parts[-1][0] != projection:
+                parts.append((projection, []))
+            parts[-1][1].append(x)
+        for projection, own in parts:
+            found.append({**group, "params": own, **({} if projection is None else {"project": projection})})
+    return found
+
+
+def _tensor_of(x: Any) -> Any:
+    return x[1] if isinstance(x, tuple) else x
 
 
 def _listed(params: Any) -> Any:

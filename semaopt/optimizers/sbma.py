@@ -12,12 +12,8 @@ from torch.optim.optimizer import ParamsT
 from semaopt._validation import is_real, require
 from semaopt.estimator import Rate, state_dtype, track_
 from semaopt.hypergradient.closures import Closure, Oracles
-from semaopt.hypergradient.curvature import refuse_flat
-from semaopt.hypergradient.dense import hessian_matrix, mixed_matrix
-from semaopt.hypergradient.inverses import Exact, Neumann
-from semaopt.hypergradient.memory import Inverse
-from semaopt.hypergradient.sampling import uniform
-from semaopt.hypergradient.vectors import flat, unflat
+from semaopt.hypergradient.inverses import Exact, Inverse, Neumann, uniform
+from semaopt.hypergradient.linalg import flat, hessian_matrix, mixed_matrix, refuse_flat, unflat
 from semaopt.optimizers._base import options_of
 from semaopt.optimizers._bilevel import BilevelOptimizer
 from semaopt.optimizers._hooks import quiet

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from semaopt._validation import check_beta, check_flag, require, whole
+from semaopt._validation import require, validate_beta, validate_flag, validate_integer
 from semaopt.estimator import Rate, state_dtype, track_
 from semaopt.hypergradient.closures import Partial, scalar, vjp
-from semaopt.hypergradient.vectors import average
+from semaopt.hypergradient.linalg import average
 from semaopt.kernels import dispatch
 from semaopt.optimizers._base import SemaOptimizer, options_of
 from semaopt.optimizers._hooks import quiet
@@ -77,10 +77,10 @@ class SCMA(SemaOptimizer):
         on_nonfinite: str | None = None,
     ) -> None:
         defaults = options_of(locals())
-        check_beta("inner_beta", inner_beta)
-        check_flag("fresh", fresh)
+        validate_beta("inner_beta", inner_beta)
+        validate_flag("fresh", fresh)
         if blocks is not None:
-            defaults["blocks"] = whole("blocks", blocks, "the number of samples or blocks, or None")
+            defaults["blocks"] = validate_integer("blocks", blocks, "the number of samples or blocks, or None")
         super().__init__(params, {**defaults, "differentiable": False})
 
     def _complete(self, param_group: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch.optim.optimizer import ParamsT
 
 from semaopt.estimator import Rate
 from semaopt.hypergradient.closures import Closure
-from semaopt.hypergradient.memory import Inverse
+from semaopt.hypergradient.inverses import Inverse
 from semaopt.optimizers._base import options_of
 from semaopt.optimizers._bilevel import BilevelOptimizer
 from semaopt.optimizers._hooks import quiet

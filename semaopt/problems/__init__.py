@@ -1,4 +1,7 @@
-"""Test beds whose constants are known in closed form, oracles with a proven variance, and a simulator of many seeds."""
+"""Test problems with constants in closed form, oracles with a proven variance, and simulations of many seeds."""
+
+import warnings
+from typing import Any
 
 from semaopt.problems import simulate as simulate
 from semaopt.problems.bilevel import QuadraticBilevel as QuadraticBilevel
@@ -14,9 +17,17 @@ from semaopt.problems.minmax import DualPL as DualPL
 from semaopt.problems.minmax import MinMax as MinMax
 from semaopt.problems.minmax import StronglyConcave as StronglyConcave
 from semaopt.problems.oracles import Additive as Additive
-from semaopt.problems.oracles import Exact as Exact
 from semaopt.problems.oracles import Multiplicative as Multiplicative
+from semaopt.problems.oracles import Noiseless as Noiseless
 from semaopt.problems.oracles import Oracle as Oracle
 from semaopt.problems.oracles import Quantized as Quantized
 from semaopt.problems.oracles import RandomCoordinate as RandomCoordinate
 from semaopt.problems.oracles import Sparsified as Sparsified
+
+
+def __getattr__(name: str) -> Any:
+    """Return ``Noiseless`` under its deprecated name ``Exact``, which will be removed in version 0.3."""
+    if name != "Exact":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn("problems.Exact is now problems.Noiseless", DeprecationWarning, stacklevel=2)
+    return Noiseless

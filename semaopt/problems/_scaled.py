@@ -1,4 +1,4 @@
-"""The bounds c_l, c_u of a scaling on a test bed."""
+"""Bounds c_l and c_u of a scaling on a test problem."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from semaopt.theory.constants import Constants
 def scaled(
     c: Constants, scaling: str | scalings.Scaling, largest: float, d: int, clip: tuple[float, float] | None
 ) -> Constants:
-    """``c`` with the bounds of Table 2 where every coordinate of a sample is at most ``largest``, or those of a
-    clip.
-    """
+    """Return ``c`` with the bounds of ``clip``, or else of Table 2 for samples with coordinates up to ``largest``."""
     if clip is not None:
         return replace(c, c_l=clip[0], c_u=clip[1])
     row = scalings.resolve(scaling)
     if not isinstance(row, scalings.BuiltIn):
-        raise TypeError(f"scaling={scaling!r}: its bounds are not in Table 2; pass clip=(c_l, c_u)")
+        raise TypeError(f"scaling={scaling!r}: its bounds are not in Table 2. Pass clip=(c_l, c_u).")
     if isinstance(row, (scalings.SHB, scalings.AdaBound)):
-        return c.scaled(row, 1.0)  # theirs do not depend on the gradients
+        return c.scaled(row, 1.0)  # these bounds do not depend on the gradients
     ok = largest < math.inf
-    require(ok, "scaling", scaling, "its c_l needs bounded gradients, and these are not", "pass clip=(c_l, c_u)")
+    require(
+        ok, "scaling", scaling, "needs bounded gradients for its c_l, and these are unbounded", "pass clip=(c_l, c_u)"
+    )
     return c.scaled(row, largest * (math.sqrt(d) if isinstance(row, scalings.AdamPlus) else 1))

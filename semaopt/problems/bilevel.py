@@ -1,4 +1,4 @@
-r"""A bilevel problem with y*(x), F(x) = f(x, y*(x)), grad F and all constants of ``ass:5`` in closed form."""
+"""A bilevel problem with y*(x), F(x) = f(x, y*(x)), grad F and all constants of ``ass:5`` in closed form."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from semaopt.theory.constants import Constants
 
 
 class Pieces(NamedTuple):
-    """One sample of everything that SMB and SBMA look at; h as its eigenvalues in the basis of A."""
+    """One sample of every derivative that SMB and SBMA use. h is given by its eigenvalues in the eigenbasis of A."""
 
     fx: Tensor
     fy: Tensor
@@ -29,34 +29,36 @@ class Pieces(NamedTuple):
 
 @dataclass
 class QuadraticBilevel:
-    r"""A lower problem that is quadratic, below a square that may be flattened, with everything known.
+    r"""A quadratic lower problem under a quadratic or bounded upper objective.
 
     .. math::
         f(x, y) &= \sum_i\varphi(y_i - c_i) + \mu\sum_i\varphi(x_i), \qquad \varphi(t) = \frac{t^2}{2(1+\rho t^2)},
         \qquad g(x, y) = \tfrac12 y^\top A y - y^\top(Bx + b) \\
         y^*(x) &= A^{-1}(Bx + b), \qquad \nabla F(x) = \mu\varphi'(x) + B^\top A^{-1}\varphi'(y^*(x) - c)
 
-    A has eigenvalues from ``lam`` to ``C_gyy / (1 + noise)``. With rho = 0 it is a quadratic on top of a quadratic;
-    with rho > 0 F is bounded and not convex, f_y is bounded as ``ass:5`` asks, and :meth:`constants` knows all of it
+    A has eigenvalues from ``lam`` to ``C_gyy / (1 + noise)``. With rho = 0 both levels are quadratic. With rho > 0, F
+    is bounded and not convex, f_y is bounded as ``ass:5`` requires, and :meth:`constants` gives all constants
     (:math:`|\varphi''| \le 1`, :math:`|\varphi'| \le 3\sqrt3/(16\sqrt\rho)`).
 
-    Each derivative has noise of its own. A sample of g_yy is :math:`(1+s)A` with s uniform on [-noise, noise]; samples
-    of f_x, f_y, g_y and g_xy have a random sign times the same number added to every entry, with the variance sigma2
-    in all. (In the closures the noise of the second derivatives is a quadratic form around the current point, which
-    leaves the gradients alone: a plain random A would make their variance grow with y.)
+    The noise of each derivative is independent. A sample of g_yy is :math:`(1+s)A` with s uniform on [-noise, noise].
+    Samples of f_x, f_y, g_y and g_xy add random signs of equal size to the entries, with total variance sigma2. In the
+    closures, the noise of the second derivatives is a quadratic form around the current point, so it does not change
+    the gradients. A random A would make their variance grow with y.
 
     Args:
         d_x, d_y: the dimensions.
         lam: the smallest eigenvalue of A, the strong convexity of g in y.
-        C_gyy: no sample of g_yy is larger.
+        C_gyy: an upper bound of every sample of g_yy.
         C_gxy: the spectral norm of B.
         mu: the weight of x in f.
         rho: how fast f flattens.
-        shift: the size of the entries of b and c; with 0.0, min F = 0 at x = 0, else 0 is a lower bound.
+        shift: the standard deviation of the entries of b and c. With 0.0, min F = 0 at x = 0; otherwise 0 is a lower
+            bound of F.
         noise: the relative noise of g_yy.
-        sigma2: the variance of the other samples; with both 0.0 the closures are deterministic.
+        sigma2: the variance of the other samples. With ``noise`` and ``sigma2`` 0.0 the closures are deterministic.
         x0: every coordinate of x_0.
-        seed: of the problem and of the closures' samples.
+        seed: of the problem and of the samples of the closures.
+        dtype: of all tensors.
 
     >>> problem = semaopt.problems.QuadraticBilevel(d_x=3, d_y=2)
     >>> x, y = problem.start()
@@ -87,7 +89,7 @@ class QuadraticBilevel:
     smallest = 0.0
 
     def __post_init__(self) -> None:
-        require(0 <= self.noise < 1, "noise", self.noise, "must lie in [0, 1)", "g must stay convex")
+        require(0 <= self.noise < 1, "noise", self.noise, "must lie in [0, 1)", "larger values make g non-convex")
         largest = self.C_gyy / (1 + self.noise)
         require(0 < self.lam <= largest, "lam", self.lam, f"must lie in (0, {largest:g}]", "C_gyy/(1 + noise) bounds A")
         self.generator = torch.Generator().manual_seed(self.seed)
@@ -103,7 +105,7 @@ class QuadraticBilevel:
         return torch.randn(*shape, generator=self.generator, dtype=self.dtype)
 
     def start(self, copies: int = 1) -> tuple[Parameter, Parameter]:
-        """x_0 and y = 0, a row for each copy: independent runs side by side, the cheap way to average over them."""
+        """Return x_0 and y = 0, one row per copy. Copies are independent runs side by side."""
         x = torch.full((copies, self.d_x), self.x0, dtype=self.dtype)
         return Parameter(x), Parameter(torch.zeros(copies, self.d_y, dtype=self.dtype))
 
@@ -118,11 +120,11 @@ class QuadraticBilevel:
         return bump_slope(t if root == 1 else t * root).mul_(0.5 / root)
 
     def f(self, x: Tensor, y: Tensor) -> Tensor:
-        """The upper objective of every row, without noise."""
+        """Return the upper objective for every row, without noise."""
         return self._phi(y - self.c).sum(-1) + self.mu * self._phi(x).sum(-1)
 
     def outer(self, x: Tensor, y: Tensor) -> Closure:
-        """() -> a fresh sample of f, summed over the copies."""
+        """Return a closure that computes a fresh sample of f, summed over the copies."""
 
         def f() -> Tensor:
             value = self.f(x, y).sum()
@@ -133,7 +135,7 @@ class QuadraticBilevel:
         return f
 
     def inner(self, x: Tensor, y: Tensor) -> Closure:
-        """() -> a fresh sample of g, summed over the copies."""
+        """Return a closure that computes a fresh sample of g, summed over the copies."""
 
         def g() -> Tensor:
             value = (y * (y @ self.A / 2 - x @ self.B.T - self.b)).sum()
@@ -149,24 +151,24 @@ class QuadraticBilevel:
         return g
 
     def _additive(self, like: Tensor) -> Tensor:
-        """Noise of variance sigma2 for every row."""
+        """Return noise of variance sigma2 for every row."""
         return signs(tuple(like.shape), like, self.generator).mul_(math.sqrt(self.sigma2 / like[0].numel()))
 
     def y_star(self, x: Tensor) -> Tensor:
-        """The minimizer of g(x, .) of every row."""
+        """Return the minimizer of g(x, .) for every row."""
         solution: Tensor = torch.addmm(self.b, x.detach(), self.B.T) @ self._inverse
         return solution
 
     def F(self, x: Tensor) -> Tensor:
-        """f(x, y*(x)) of every row."""
+        """Return f(x, y*(x)) for every row."""
         return self.f(x.detach(), self.y_star(x))
 
     def grad(self, x: Tensor) -> Tensor:
-        """Grad F of every row."""
+        """Return grad F for every row."""
         return self.hypergradient(x, self.y_star(x))
 
     def hypergradient(self, x: Tensor, y: Tensor) -> Tensor:
-        """f_x - g_xy [g_yy]^{-1} f_y at any y."""
+        """Return f_x - g_xy [g_yy]^{-1} f_y at any y."""
         through_y: Tensor = self._slope(y.detach() - self.c) @ self._inverse @ self.B
         return through_y.add_(self._slope(x.detach()), alpha=self.mu) if self.mu else through_y
 
@@ -176,9 +178,9 @@ class QuadraticBilevel:
         return self.mu + float(torch.linalg.matrix_norm(self._inverse @ self.B, 2)) ** 2
 
     def constants(self) -> Constants:
-        """All that ``thm:5`` and ``thm:6`` ask for, where y_0 = y*(x_0)."""
+        """Return the constants that ``thm:5`` and ``thm:6`` need for y_0 = y*(x_0)."""
         ok = self.rho > 0
-        require(ok, "rho", self.rho, "the theorems need a bounded f_y, and that of a square is not", "pass rho > 0")
+        require(ok, "rho", self.rho, "must be > 0: the theorems need a bounded f_y", "pass rho > 0")
         x, _ = self.start()
         return Constants(
             L=self.L,
@@ -198,7 +200,7 @@ class QuadraticBilevel:
         )
 
     def draw(self, steps: int, copies: int, k: int, generator: torch.Generator) -> Draw:
-        """The randomness of ``steps`` steps: four noises, and h from k - 1 samples of g_yy and a random p."""
+        """Draw the noise of ``steps`` steps: four noise terms, and h from k - 1 samples of g_yy and a random p."""
         like = self.A
         shapes = ((self.d_x,), (self.d_y,), (self.d_x, self.d_y), (self.d_y,))
         noises = [
@@ -207,13 +209,13 @@ class QuadraticBilevel:
         ]
         s = torch.rand(steps, k - 1, copies, 1, generator=generator, dtype=self.dtype).mul_(2).sub_(1)
         factors = 1 - s.mul_(self.noise).add_(1) * (self._values / self.C_gyy)
-        # p is uniform on 0..k-1: the factors from p on are not in the product.
+        # p is uniform on 0..k-1, and only the first p factors enter the product.
         p = torch.randint(k, (steps, 1, copies, 1), generator=generator)
         unused = torch.arange(k - 1).view(-1, 1, 1) >= p
         return *noises, factors.masked_fill_(unused, 1.0).prod(1).mul_(k / self.C_gyy)
 
     def sample(self, x: Tensor, y: Tensor, noise: Draw) -> Pieces:
-        """One fresh sample of every piece at (x, y)."""
+        """Return one sample of every derivative at (x, y)."""
         fx, fy, gxy, gy, h = noise
         return Pieces(
             fx.add(self._slope(x), alpha=self.mu) if self.mu else fx,
@@ -224,11 +226,11 @@ class QuadraticBilevel:
         )
 
     def apply(self, h: Tensor, w: Tensor) -> Tensor:
-        """The matrix with the eigenvalues h, in the basis of A, times w."""
+        """Return w times the matrix with the eigenvectors of A and the eigenvalues h."""
         product: Tensor = (w @ self._basis * h) @ self._basis.T
         return product
 
     def estimate(self, x: Tensor, y: Tensor, noise: Draw) -> tuple[Tensor, Tensor]:
-        """(O_fx - O_gxy h O_fy, O_gy) at (x, y)."""
+        """Return (O_fx - O_gxy h O_fy, O_gy) at (x, y)."""
         fx, fy, gxy, h, gy = self.sample(x, y, noise)
         return fx - torch.linalg.vecdot(gxy, self.apply(h, fy).unsqueeze(1)), gy

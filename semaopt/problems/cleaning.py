@@ -1,4 +1,4 @@
-"""Hyper-cleaning: find the wrong labels of a training set by what they do to a clean validation set."""
+"""Hyper-cleaning: find wrong training labels by their effect on the loss of a clean validation set."""
 
 from __future__ import annotations
 
@@ -14,25 +14,32 @@ SIZES = {"train": 1000, "valid": 400, "test": 397}
 
 
 class HyperCleaning:
-    r"""Handwritten digits (scikit-learn's 1,797 images) of which a share of the training labels is wrong.
+    r"""Handwritten digits (scikit-learn's 1,797 images) with a fraction of wrong training labels.
 
     .. math::
         \min_x \frac1{n'}\sum_i CE(y^*(x); a'_i, b'_i), \qquad
         y^*(x) = \arg\min_y \frac1n\sum_i \sigma(x_i)\, CE(y; a_i, b_i) + \frac\lambda2|y|^2
 
-    x weighs the 1,000 training examples, y is a softmax regression, the upper loss is on 400 clean examples. A wrong
-    label is the digit's successor. The quadratic term is left to ``lower_weight_decay`` of the optimizer.
+    x holds the weights of the 1,000 training examples, y is a softmax regression, and the upper loss is the mean over
+    400 clean examples. A wrong label is the digit plus 1, modulo 10. Pass the quadratic term to the optimizer as
+    ``lower_weight_decay``.
 
     Args:
-        corruption: the share of wrong labels.
-        batch: examples in a sample of f and of g.
-        seed: of the split, of the wrong labels and of the samples.
+        corruption: the fraction of wrong labels.
+        batch: the number of examples in a sample of f and of g.
+        seed: of the split, the wrong labels and the samples.
     """
 
     def __init__(self, corruption: float = 0.4, batch: int = 64, seed: int = 0) -> None:
         most = min(SIZES["train"], SIZES["valid"])
-        require(1 <= batch <= most, "batch", batch, f"must lie in 1..{most}", "a set has no batch larger than itself")
-        require(0 <= corruption < 1, "corruption", corruption, "must lie in [0, 1)", "the experiments have 0.4")
+        require(
+            1 <= batch <= most,
+            "batch",
+            batch,
+            f"must lie in 1..{most}",
+            "the smaller set has that many examples; try 64",
+        )
+        require(0 <= corruption < 1, "corruption", corruption, "must lie in [0, 1)", "try 0.4")
         self.generator = torch.Generator().manual_seed(seed)
         images, digits = load_digits()
         order = torch.split(torch.randperm(len(images), generator=self.generator), list(SIZES.values()))
@@ -49,7 +56,7 @@ class HyperCleaning:
         self._clean = self._batches(*self.data["valid"], size=batch)
 
     def _batches(self, *tensors: Tensor, size: int) -> Iterator[list[Tensor]]:
-        """Shuffled epochs without end; an incomplete last batch is left out."""
+        """Yield the batches of endless shuffled epochs, without incomplete last batches."""
         while True:
             order = torch.randperm(len(tensors[0]), generator=self.generator)
             parts = [torch.split(tensor[order], size) for tensor in tensors]
@@ -57,28 +64,28 @@ class HyperCleaning:
                 yield [part[k] for part in parts]
 
     def outer(self) -> Tensor:
-        """The loss on a fresh batch of clean validation data."""
+        """Return the loss on a fresh batch of clean validation data."""
         a, b = next(self._clean)
         return functional.cross_entropy(self.model(a), b)
 
     def inner(self) -> Tensor:
-        """The weighted loss on a fresh batch of noisy training data."""
+        """Return the weighted loss on a fresh batch of noisy training data."""
         a, b, i = next(self._noisy)
         losses = functional.cross_entropy(self.model(a), b, reduction="none")
         return (self.weights[i].sigmoid() * losses).mean()
 
     @torch.no_grad()
     def accuracy(self, part: str = "valid") -> float:
-        """The share of right answers on ``"valid"`` or ``"test"``."""
+        """Return the accuracy on ``"train"``, ``"valid"`` or ``"test"``."""
         a, b = self.data[part]
         return float((self.model(a).argmax(1) == b).double().mean())
 
 
 def load_digits() -> tuple[Tensor, Tensor]:
-    """Scikit-learn's digits, pixels in [0, 1]."""
+    """Return scikit-learn's digits, with pixels in [0, 1]."""
     try:
         from sklearn import datasets
     except ImportError as missing:
-        raise ImportError("the digits are part of scikit-learn: pip install 'semaopt[experiments]'") from missing
+        raise ImportError("the digits need scikit-learn: pip install 'semaopt[experiments]'") from missing
     images, digits = datasets.load_digits(return_X_y=True)
     return torch.tensor(images / 16, dtype=torch.float32), torch.tensor(digits)

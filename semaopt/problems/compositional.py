@@ -1,4 +1,4 @@
-"""A compositional test bed with a closed form."""
+"""A compositional problem with F, grad F and its minimizer in closed form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from semaopt._validation import require
 
 @dataclass
 class QuadraticComposition:
-    r"""The squared distance of an expected linear map from a target: :math:`F(x) = \tfrac12|E[A_\xi x + b_\xi] - c|^2`.
+    r"""The squared distance of an expected affine map to a target, :math:`F(x) = \tfrac12|E[A_\xi x + b_\xi] - c|^2`.
 
     The entries of :math:`A_\xi` and :math:`b_\xi` have standard deviation ``noise`` around A and b, so
 
@@ -22,13 +22,14 @@ class QuadraticComposition:
         \nabla F(x) = A^\top(Ax + b - c), \qquad
         E\,\nabla\tfrac12|g(x;\xi) - c|^2 = \nabla F(x) + m\,\text{noise}^2 x
 
-    with m the number of rows: whoever puts a sample inside f minimizes something else, by a known amount.
+    with m the number of rows. Stochastic gradient descent on f(g(x; xi)) therefore has a known bias.
 
     Args:
         d, m: the dimensions of x and of g.
         lam, C: the smallest and the largest singular value of A, so mu = lam^2 and L_F = C^2.
-        noise: of a sample.
+        noise: the standard deviation of each entry of a sample.
         seed: of the problem and of the samples.
+        dtype: of all tensors.
 
     >>> problem = semaopt.problems.QuadraticComposition(noise=0.0)
     >>> x = problem.start()
@@ -58,49 +59,49 @@ class QuadraticComposition:
         return torch.randn(*shape, generator=self.generator, dtype=self.dtype)
 
     def start(self, copies: int | None = None) -> Parameter:
-        """x_0 = 1 in every coordinate; with ``copies`` a row for each."""
+        """Return x_0, which is 1 in every coordinate; with ``copies``, one row per copy."""
         shape = (self.d,) if copies is None else (copies, self.d)
         return Parameter(torch.ones(shape, dtype=self.dtype))
 
     def sample(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """A fresh g(x; xi) and its Jacobian, for every row of x its own."""
+        """Return a fresh g(x; xi) and its Jacobian, with independent noise for every row of x."""
         rows = (*x.shape[:-1], self.m)
         A, b = (torch.randn(shape, generator=generator, dtype=self.dtype) for shape in ((*rows, self.d), rows))
         A, b = A.mul_(self.noise).add_(self.A), b.mul_(self.noise).add_(self.b)
         return (A @ x.unsqueeze(-1)).squeeze(-1) + b, A
 
     def inner(self, x: Tensor) -> Callable[[], Tensor]:
-        """() -> a fresh sample of g."""
+        """Return a closure that computes a fresh sample of g."""
         return lambda: self.sample(x, self.generator)[0]
 
     def outer(self, z: Tensor) -> Tensor:
-        """f(z), summed over the rows."""
+        """Return f(z), summed over the rows."""
         return (z - self.c).square().sum() / 2
 
     def mean_inner(self, x: Tensor) -> Tensor:
-        """E[g(x; xi)] of every row."""
+        """Return E[g(x; xi)] for every row."""
         return x.detach() @ self.A.T + self.b
 
     def F(self, x: Tensor) -> Tensor:
-        """f(E[g(x; xi)]) of every row."""
+        """Return f(E[g(x; xi)]) for every row."""
         return (self.mean_inner(x) - self.c).square().sum(-1) / 2
 
     def grad(self, x: Tensor) -> Tensor:
-        """Grad F of every row."""
+        """Return grad F for every row."""
         return (self.mean_inner(x) - self.c) @ self.A
 
     @property
     def smallest(self) -> float:
-        """Min F."""
+        """The minimum of F."""
         return float(self.F(self.minimizer()))
 
     def minimizer(self) -> Tensor:
-        """Where F is smallest."""
+        """Return the minimizer of F."""
         found: Tensor = torch.linalg.lstsq(self.A, self.c - self.b).solution
         return found
 
     def naive_minimizer(self) -> Tensor:
-        """What stochastic gradient descent on f(g(x; xi)) tends to."""
+        """Return the limit of stochastic gradient descent on f(g(x; xi))."""
         shift = self.m * self.noise**2 * torch.eye(self.d, dtype=self.dtype)
         found: Tensor = torch.linalg.solve(self.A.T @ self.A + shift, self.A.T @ (self.c - self.b))
         return found

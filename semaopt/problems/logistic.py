@@ -1,4 +1,4 @@
-r"""Hyper-cleaning in small: a bilevel problem with logistic losses, y*(x) by Newton's method to the last digit."""
+"""A small hyper-cleaning problem with logistic losses. Newton's method gives y*(x) to rounding."""
 
 from __future__ import annotations
 
@@ -19,20 +19,28 @@ _BEND = 1 / (6 * math.sqrt(3))
 
 
 class LogisticBilevel:
-    r"""Weights x of noisy training examples, chosen by the loss of clean ones.
+    r"""Weights x of noisy training examples, chosen by the loss on clean examples.
 
     .. math::
         g(x, y) = \frac1n\sum_j s(x_j)\,\ell(a_j^Ty) + \frac\lambda2|y|^2, \qquad
         f(y) = \frac1m\sum_j \ell(a_j'^Ty), \qquad \ell(m) = \ln(1 + e^{-m})
 
-    with the sigmoid s; the labels are in the signs of the examples, which have norm 1; 40% of the noisy ones have the
-    wrong sign. A sample is the mean of ``batch`` random examples, each a fresh one; with None it is that of all.
+    where s is the sigmoid. The examples have norm 1 and are multiplied by their labels; 40% of the noisy ones have the
+    wrong sign. A sample is the mean over ``batch`` independent random examples.
 
-    Since :math:`|\ell'| \le 1, \ell'' \le \frac14, |\ell'''| \le \frac1{6\sqrt3}` and the same bounds (1, 1/4, 1/(6
-    sqrt 3)) hold for s, s', s'': C_fy = 1, L_fy = 1/4, L_gy = C_gyy = lambda + 1/4, :math:`C_{gxy} = \frac1{4\sqrt
-    n}`, and with the parts that x and y move taken together :math:`L_{gxy}^2 = (\frac1{6\sqrt3\,n})^2 +
-    (\frac1{16\sqrt n})^2`, :math:`L_{gyy}^2 = (\frac1{6\sqrt3})^2 + (\frac1{16\sqrt n})^2`. One example's pieces have
-    a norm of at most 1, hence sigma2 = 1/batch. min F is not known; F(x_0) bounds F(x_0) - min F.
+    The constants: :math:`|\ell'| \le 1`, :math:`\ell'' \le \frac14`, :math:`|\ell'''| \le \frac1{6\sqrt3}`, and s, s',
+    s'' have the same bounds. Hence C_fy = 1, L_fy = 1/4, L_gy = C_gyy = lambda + 1/4 and
+    :math:`C_{gxy} = \frac1{4\sqrt n}`. Moving x and y together gives
+    :math:`L_{gxy}^2 = (\frac1{6\sqrt3\,n})^2 + (\frac1{16\sqrt n})^2` and
+    :math:`L_{gyy}^2 = (\frac1{6\sqrt3})^2 + (\frac1{16\sqrt n})^2`. The derivatives at one example have norm at most 1,
+    so sigma2 = 1/batch. min F is unknown; F(x_0) is a bound of F(x_0) - min F.
+
+    Args:
+        n, m: the numbers of noisy and of clean examples.
+        d_y: the dimension of y.
+        lam: lambda.
+        batch: the examples per sample; None takes all of them.
+        seed: of the problem and of the samples.
     """
 
     smallest = 0.0
@@ -41,7 +49,7 @@ class LogisticBilevel:
         self, n: int = 20, m: int = 20, *, d_y: int = 3, lam: float = 0.5, batch: int | None = 10, seed: int = 0
     ) -> None:
         ok = batch is None or batch >= 1
-        require(ok, "batch", batch, "must be at least 1", "a sample is the mean of so many examples; None takes all")
+        require(ok, "batch", batch, "must be at least 1", "it is the number of examples per sample; None takes all")
         self.d_x, self.m, self.d_y, self.lam, self.batch = n, m, d_y, lam, batch
         self.generator = generator = torch.Generator().manual_seed(seed)
         truth = torch.randn(d_y, generator=generator, dtype=torch.float64)
@@ -54,11 +62,11 @@ class LogisticBilevel:
         self.noisy, self.clean = examples(n, 0.4), examples(m, 0.0)
 
     def F(self, x: Tensor) -> Tensor:
-        """f(y*(x)) of every row."""
+        """Return f(y*(x)) for every row."""
         return softplus(-self.y_star(x) @ self.clean.T).mean(-1)
 
     def y_star(self, x: Tensor) -> Tensor:
-        """The minimizer of g(x, .) for every row, by Newton's method: g is strongly convex and smooth."""
+        """Return the minimizer of g(x, .) for every row, by Newton's method."""
         weights = x.detach().sigmoid()
         y = torch.zeros(len(x), self.d_y, dtype=x.dtype)
         for _ in range(30):
@@ -79,15 +87,15 @@ class LogisticBilevel:
         )
 
     def hessian(self, x: Tensor, y: Tensor) -> Tensor:
-        """g_yy of every row, on all examples."""
+        """Return g_yy on all examples, for every row."""
         return self._gyy(x.detach().sigmoid(), y.detach() @ self.noisy.T)
 
     def grad(self, x: Tensor) -> Tensor:
-        """Grad F of every row."""
+        """Return grad F for every row."""
         return self.hypergradient(x, self.y_star(x))
 
     def hypergradient(self, x: Tensor, y: Tensor) -> Tensor:
-        """- g_xy [g_yy]^{-1} f_y at any y, on all examples."""
+        """Return -g_xy [g_yy]^{-1} f_y at any y, on all examples."""
         weights, y = x.detach().sigmoid(), y.detach()
         margins = y @ self.noisy.T
         of_y = -(-(y @ self.clean.T)).sigmoid() @ self.clean / self.m
@@ -96,7 +104,7 @@ class LogisticBilevel:
         return found
 
     def start(self, copies: int = 1) -> tuple[Parameter, Parameter]:
-        """x_0 = 0 and y_0 = y*(x_0), a row for each copy."""
+        """Return x_0 = 0 and y_0 = y*(x_0), one row per copy."""
         x = torch.zeros(copies, self.d_x, dtype=torch.float64)
         return Parameter(x), Parameter(self.y_star(x))
 
@@ -106,7 +114,7 @@ class LogisticBilevel:
         return torch.randint(of, (copies, self.batch), generator=self.generator)
 
     def outer(self, x: Tensor, y: Tensor) -> Closure:
-        """() -> a fresh sample of f, summed over the copies."""
+        """Return a closure that computes a fresh sample of f, summed over the copies."""
 
         def f() -> Tensor:
             a = self.clean[self._chosen(self.m, len(y))]
@@ -115,7 +123,7 @@ class LogisticBilevel:
         return f
 
     def inner(self, x: Tensor, y: Tensor) -> Closure:
-        """() -> a fresh sample of g, summed over the copies."""
+        """Return a closure that computes a fresh sample of g, summed over the copies."""
 
         def g() -> Tensor:
             chosen = self._chosen(self.d_x, len(y))
@@ -125,7 +133,7 @@ class LogisticBilevel:
         return g
 
     def constants(self) -> Constants:
-        """All that ``thm:5`` asks for."""
+        """Return the constants that ``thm:5`` needs."""
         n = self.d_x
         return Constants(
             lam=self.lam,
@@ -144,7 +152,7 @@ class LogisticBilevel:
         )
 
     def draw(self, steps: int, copies: int, k: int, generator: torch.Generator) -> Draw:
-        """The examples of f_y, g_y, g_xy, those of k - 1 samples of g_yy, and how many of these are used."""
+        """Draw the examples for f_y, for g_xy, g_y and k - 1 samples of g_yy, and the number p of these to use."""
         shape = (copies, self._examples())
         upper = torch.randint(self.m, (steps, *shape), generator=generator)
         lower = torch.randint(self.d_x, (steps, k + 1, *shape), generator=generator)
@@ -152,11 +160,11 @@ class LogisticBilevel:
 
     def _examples(self) -> int:
         if self.batch is None:
-            raise ValueError("batch=None: the simulator draws examples; pass batch=1 or more")
+            raise ValueError("batch=None: the simulator samples examples. Pass batch=1 or more.")
         return self.batch
 
     def estimate(self, x: Tensor, y: Tensor, noise: Draw) -> tuple[Tensor, Tensor]:
-        """(O_fx - O_gxy h O_fy, O_gy) at (x, y), each factor with its own examples."""
+        """Return (O_fx - O_gxy h O_fy, O_gy) at (x, y), with independent examples for each factor."""
         upper, lower, p = noise
         batch = self._examples()
         k, weights = lower.shape[0] - 1, x.sigmoid()
@@ -175,7 +183,7 @@ class LogisticBilevel:
         return estimate, self.lam * y - torch.einsum("sb,sbi->si", slope, a) / batch
 
     def _curvature(self, weights: Tensor, y: Tensor, w: Tensor, chosen: Tensor) -> Tensor:
-        """A sample of g_yy times w."""
+        """Return a sample of g_yy times w."""
         a = self.noisy[chosen]
         margins = torch.einsum("sbi,si->sb", a, y)
         bend = weights.gather(1, chosen) * margins.sigmoid() * (-margins).sigmoid()

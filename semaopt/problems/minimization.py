@@ -1,4 +1,4 @@
-r"""Functions to minimize with F, grad F, min F, L and mu in closed form; ``x`` has the shape ``[seeds, d]``."""
+r"""Minimization problems with F, grad F, min F, L and mu in closed form. ``x`` has the shape ``[seeds, d]``."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ STEEPEST = 3 * math.sqrt(3) / 8
 
 
 def bump(t: Tensor) -> Tensor:
-    """t^2/(1+t^2): bounded by 1, its second derivative (2 - 6t^2)/(1+t^2)^3 lies in [-1/2, 2]."""
+    """Return t^2/(1+t^2). It is bounded by 1, and its second derivative (2 - 6t^2)/(1+t^2)^3 lies in [-1/2, 2]."""
     square = t.square()
     return square / (1 + square)
 
 
 def bump_slope(t: Tensor) -> Tensor:
-    """The derivative 2t/(1+t^2)^2 of :func:`bump`."""
+    """Return 2t/(1+t^2)^2, the derivative of :func:`bump`."""
     return t.div(t.square().add_(1).square_()).mul_(2)
 
 
 class Minimization(ABC):
-    """A test bed: the same start for every seed."""
+    """Abstract minimization problem. Every seed starts at the same point."""
 
     d: int
     #: The Lipschitz constant of grad F.
     L: float
     #: The PL constant, if F has one.
     mu: float | None = None
-    #: min F.
+    #: The minimum of F.
     smallest: float = 0.0
-    #: A bound of the largest coordinate of grad F.
+    #: An upper bound of every coordinate of grad F.
     steepest: float = math.inf
 
     @abstractmethod
     def F(self, x: Tensor) -> Tensor:
-        """F of every row."""
+        """Return F for every row of x."""
 
     @abstractmethod
     def grad(self, x: Tensor) -> Tensor:
-        """Grad F of every row."""
+        """Return grad F for every row of x."""
 
     @abstractmethod
     def start(self, seeds: int = 1) -> Tensor:
-        """x_0, once for every seed."""
+        """Return x_0, one row per seed."""
 
     def constants(
         self,
@@ -61,9 +61,15 @@ class Minimization(ABC):
         scaling: str | Scaling = "shb",
         clip: tuple[float, float] | None = None,
     ) -> Constants:
-        """All that ``thm:2``, ``thm:SHB_decrease`` and (if F is PL) ``thm:min_PL`` ask for."""
+        """Return the constants that ``thm:2``, ``thm:SHB_decrease`` and, if F is PL, ``thm:min_PL`` need."""
         sigma2, growth = oracle.variance(self.d)
-        require(sigma2 > 0 or growth == 0, "sigma2", sigma2, "growing noise needs a sigma2 > 0", "add a little noise")
+        require(
+            sigma2 > 0 or growth == 0,
+            "sigma2",
+            sigma2,
+            "must be > 0 if the noise grows with the gradient",
+            "add a little noise",
+        )
         c = Constants(
             L=self.L,
             mu=self.mu,
@@ -76,8 +82,11 @@ class Minimization(ABC):
 
 @dataclass(frozen=True)
 class Bounded(Minimization):
-    r"""F(x) = sum of :math:`x_i^2/(1+x_i^2)`: non-convex, bounded, L = 2, min F = 0; x_0 is ``x0`` in every
-    coordinate.
+    r"""F(x) = sum of :math:`x_i^2/(1+x_i^2)`: non-convex and bounded, with L = 2 and min F = 0.
+
+    Args:
+        d: the dimension.
+        x0: every coordinate of x_0.
     """
 
     d: int = 10
@@ -97,11 +106,15 @@ class Bounded(Minimization):
 
 @dataclass(frozen=True)
 class Wavy(Minimization):
-    r"""F(x) = sum of :math:`x_i^2 + 3\sin^2x_i`: not convex, yet PL; :math:`F'' = 2 + 6\cos2x \in [-4, 8]`, min F = 0.
+    r"""F(x) = sum of :math:`x_i^2 + 3\sin^2x_i`: non-convex but PL, with min F = 0.
 
-    mu = 0.175: the smallest :math:`F'^2/(2F)` on the line is 0.17553, at x = 2.2017; where :math:`|x| \ge 4` it is at
-    least :math:`(2|x|-3)^2/(2x^2+6) > 0.6`. A sum of PL functions of different coordinates has the same mu. (Karimi,
-    Nutini and Schmidt 2016, where the example is from, give 1/32.)
+    :math:`F'' = 2 + 6\cos2x \in [-4, 8]`, so L = 8. mu = 0.175: the smallest :math:`F'^2/(2F)` on the line is 0.17553,
+    at x = 2.2017, and where :math:`|x| \ge 4` it is at least :math:`(2|x|-3)^2/(2x^2+6) > 0.6`. A sum of PL functions
+    of different coordinates has the same mu. The example is from Karimi, Nutini and Schmidt (2016), who give 1/32.
+
+    Args:
+        d: the dimension.
+        x0: every coordinate of x_0.
     """
 
     d: int = 10
@@ -120,19 +133,19 @@ class Wavy(Minimization):
 
 
 class LeastSquares(Minimization):
-    r"""F(x) = :math:`\frac1{2n}|Ax - b|^2` with A of rank r < d: not strongly convex, PL with mu = smallest nonzero
-    eigenvalue.
+    r"""F(x) = :math:`\frac1{2n}|Ax - b|^2` with A of rank r < d: PL, but not strongly convex.
 
-    A has n = 2r rows; :math:`A^TA/n` has the eigenvalue L once, mu r - 1 times and 0 else. b has a part outside of the
-    range of A, of size :math:`\sqrt{2n\,}\sqrt{\text{residual}}`, so min F = residual. x_0 = 0.
+    A has n = 2r rows. The eigenvalues of :math:`A^TA/n` are L (once), mu (r - 1 times) and 0. The part of b outside the
+    range of A has norm :math:`\sqrt{2n\,}\sqrt{\text{residual}}`, so min F = residual. x_0 = 0.
 
     Args:
         d: the dimension.
         rank: r.
         L: the largest eigenvalue.
-        mu: the smallest nonzero eigenvalue.
+        mu: the smallest nonzero eigenvalue, which is the PL constant.
         residual: min F.
         distance: F(x_0) - min F.
+        seed: of A.
     """
 
     def __init__(
@@ -173,10 +186,10 @@ class LeastSquares(Minimization):
 
 @dataclass(frozen=True)
 class Sampled:
-    r"""The gradient of one random term of a :class:`LeastSquares` problem, :math:`a_i(a_i^Tx - b_i)`.
+    r"""An oracle that returns the gradient of one random term of a :class:`LeastSquares`, :math:`a_i(a_i^Tx - b_i)`.
 
-    :math:`E|O|^2 = \frac1n\sum|a_i|^2(a_i^Tx-b_i)^2 \le R^2\cdot2F` with :math:`R = \max|a_i|`, and F - min F
-    :math:`\le |\nabla F|^2/(2\mu)`: sigma2 = 2R^2 min F, growth = R^2/mu.
+    With :math:`R = \max|a_i|`, :math:`E|O|^2 = \frac1n\sum|a_i|^2(a_i^Tx-b_i)^2 \le R^2\cdot2F`, and by the PL property
+    :math:`F - \min F \le |\nabla F|^2/(2\mu)`. So sigma2 = 2R^2 min F and growth = R^2/mu.
     """
 
     problem: LeastSquares

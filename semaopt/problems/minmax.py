@@ -1,8 +1,8 @@
 r"""Min-max problems with F(x) = max_y f(x, y), grad F, y*(x) and all constants in closed form.
 
 Both have :math:`f(x, y) = \sum_i r(x_i) + b\,s(x_i)w_i - \frac\lambda2w_i^2` with :math:`r(t) = t^2/(1+t^2)` and
-:math:`b^2 = \beta\lambda`, so :math:`F(x) = \sum_i r(x_i) + \frac\beta2s(x_i)^2` does not depend on lambda: kappa can
-be turned without changing F.
+:math:`b^2 = \beta\lambda`. So :math:`F(x) = \sum_i r(x_i) + \frac\beta2s(x_i)^2` does not depend on lambda, and kappa
+can be varied without changing F.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch import Tensor
 
 from semaopt.problems._scaled import scaled
 from semaopt.problems.minimization import STEEPEST, bump, bump_slope
-from semaopt.problems.oracles import Additive, Exact
+from semaopt.problems.oracles import Additive, Noiseless
 from semaopt.scalings import Scaling
 from semaopt.theory.constants import Constants
 
 
 def spectral_norm(a: float, b: float, c: float) -> float:
-    """The norm of [[a, b], [b, c]] with a, b, c >= 0: what bounds every matrix with entries no larger in size."""
+    """Return the norm of [[a, b], [b, c]] for a, b, c >= 0. It bounds every matrix with entries no larger in size."""
     return (a + c) / 2 + math.hypot((a - c) / 2, b)
 
 
 class MinMax(ABC):
-    """A test bed: min over x, max over y."""
+    """Abstract problem: minimize over x, maximize over y."""
 
     d: int
     lam: float
@@ -58,43 +58,43 @@ class MinMax(ABC):
 
     @abstractmethod
     def F(self, x: Tensor) -> Tensor:
-        """max_y f(x, y) of every row."""
+        """Return max_y f(x, y) for every row."""
 
     @abstractmethod
     def grad(self, x: Tensor) -> Tensor:
-        """Grad F of every row."""
+        """Return grad F for every row."""
 
     @abstractmethod
     def f(self, x: Tensor, y: Tensor) -> Tensor:
-        """The objective at every row."""
+        """Return f for every row."""
 
     @abstractmethod
     def grads(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of f in x and in y."""
+        """Return the gradients of f in x and in y."""
 
     @abstractmethod
     def y_star(self, x: Tensor, y: Tensor | None = None) -> Tensor:
-        """The maximizer of f(x, .), where there are many the one nearest to y."""
+        """Return the maximizer of f(x, .), or the one nearest to y if there are several."""
 
     @abstractmethod
     def project_(self, y: Tensor) -> Tensor:
-        """Onto Y, in place."""
+        """Project y onto Y in place."""
 
     @abstractmethod
     def start(self, seeds: int = 1) -> tuple[Tensor, Tensor]:
-        """(x_0, y_0), once for every seed."""
+        """Return (x_0, y_0), one row per seed."""
 
     @abstractmethod
     def steepest(self) -> float:
-        """A bound of the largest coordinate of the gradient in x."""
+        """Return an upper bound of every coordinate of the gradient in x."""
 
     def constants(
         self,
-        oracle: Additive | Exact,
+        oracle: Additive | Noiseless,
         scaling: str | Scaling = "shb",
         clip: tuple[float, float] | None = None,
     ) -> Constants:
-        """All that ``thm:PDAda`` asks for; ``oracle`` is that of both gradients."""
+        """Return the constants that ``thm:PDAda`` needs if ``oracle`` is used for both gradients."""
         x, y = self.start()
         c = Constants(
             L=self.L,
@@ -109,11 +109,11 @@ class MinMax(ABC):
 
 @dataclass(frozen=True)
 class StronglyConcave(MinMax):
-    r"""s = sin and w = y in the box :math:`|y_i| \le b/\lambda`: non-convex in x and lambda-strongly concave in y.
+    r"""A problem that is non-convex in x and lambda-strongly concave in y.
 
-    :math:`y^*(x) = (b/\lambda)\sin x` is never outside of the box, :math:`F = \sum r(x_i) + \frac\beta2\sin^2x_i` is
-    not convex, and the gradient in x is bounded, so every row of Table 2 has its c_l. In the box :math:`|f_{xx}| \le
-    2 + \beta`, :math:`|f_{xy}| \le b`.
+    s = sin, and w = y lies in the box :math:`|y_i| \le b/\lambda`. :math:`y^*(x) = (b/\lambda)\sin x` never leaves the
+    box, and :math:`F = \sum r(x_i) + \frac\beta2\sin^2x_i` is not convex. The gradient in x is bounded, so every row of
+    Table 2 has its c_l. In the box :math:`|f_{xx}| \le 2 + \beta` and :math:`|f_{xy}| \le b`.
     """
 
     d: int = 10
@@ -124,7 +124,7 @@ class StronglyConcave(MinMax):
 
     @property
     def radius(self) -> float:
-        """Of the box."""
+        """Half the width of the box."""
         return self.b / self.lam
 
     @property
@@ -164,12 +164,12 @@ class StronglyConcave(MinMax):
 
 @dataclass(frozen=True)
 class DualPL(MinMax):
-    r"""s(x) = x and :math:`w_i = (y_i + y_{d+i})/\sqrt2` with y in R^2d: concave and lambda-PL in y, not strongly
-    concave.
+    r"""A problem that is concave and lambda-PL in y, but not strongly concave.
 
-    :math:`|\nabla_yf|^2 = |bx - \lambda w|^2 = 2\lambda(\max_yf - f)`: PL with equality. The maximizers are an affine
-    space of dimension d. :math:`F = \sum r(x_i) + \frac\beta2x_i^2` with F'' in :math:`[\beta - \frac12, \beta + 2]`
-    is not convex for beta < 1/2.
+    s(x) = x and :math:`w_i = (y_i + y_{d+i})/\sqrt2` with y in R^2d. :math:`|\nabla_yf|^2 = |bx - \lambda w|^2 =
+    2\lambda(\max_yf - f)`, so PL holds with equality. The maximizers form an affine space of dimension d.
+    :math:`F = \sum r(x_i) + \frac\beta2x_i^2` has F'' in :math:`[\beta - \frac12, \beta + 2]` and is not convex for
+    beta < 1/2.
     """
 
     d: int = 10
@@ -187,7 +187,7 @@ class DualPL(MinMax):
         return 2 + self.beta
 
     def w(self, y: Tensor) -> Tensor:
-        """What f sees of y."""
+        """Return the d combinations of y that f depends on."""
         return (y[..., : self.d] + y[..., self.d :]).mul_(math.sqrt(0.5))
 
     def F(self, x: Tensor) -> Tensor:

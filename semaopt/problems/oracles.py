@@ -1,8 +1,7 @@
-r"""Unbiased stochastic gradients with a variance that is known: :math:`E|O - \nabla F|^2 \le \sigma^2(1 + c|\nabla
-F|^2)`.
+r"""Unbiased stochastic gradients O with a known variance, :math:`E|O - \nabla F|^2 \le \sigma^2(1 + c|\nabla F|^2)`.
 
-An oracle draws the randomness of many steps at once (``draw``) and turns an exact gradient and the randomness of one
-step into a sample (``sample``). ``x`` and gradients have the shape ``[seeds, d]``: every row is a run of its own.
+``draw`` draws the noise of many steps at once. ``sample`` turns an exact gradient and the noise of one step into a
+stochastic gradient. ``x`` and gradients have the shape ``[seeds, d]``; every row is an independent run.
 """
 
 from __future__ import annotations
@@ -17,28 +16,28 @@ from torch import Tensor
 
 from semaopt._validation import is_real, require
 
-#: What ``draw`` gives: tensors whose first dimension counts steps.
+#: The result of ``draw``: tensors whose first dimension is the step.
 Draw = tuple[Tensor, ...]
 
 
 class Oracle(Protocol):
-    """An unbiased stochastic gradient."""
+    """Protocol of an unbiased stochastic gradient."""
 
     def draw(self, steps: int, like: Tensor, generator: torch.Generator) -> Draw:
-        """The randomness of ``steps`` steps at points shaped like ``like``."""
+        """Return the noise of ``steps`` steps for points shaped like ``like``."""
 
     def sample(self, x: Tensor, gradient: Tensor, noise: Draw) -> Tensor:
-        """O(x), from the exact gradient at x and the randomness of one step."""
+        """Return O(x), given the exact gradient at x and the noise of one step."""
 
     def variance(self, d: int) -> tuple[float, float]:
-        """(sigma2, growth): E|O - grad F|^2 <= sigma2 + growth |grad F|^2, with growth = sigma2 c."""
+        """Return (sigma2, growth) with E|O - grad F|^2 <= sigma2 + growth |grad F|^2, where growth = sigma2 c."""
 
     def largest(self, G: float, d: int) -> float:
-        """A bound of the largest coordinate of a sample, where the gradient's d coordinates are at most G."""
+        """Return an upper bound of the coordinates of a sample if the d coordinates of the gradient are at most G."""
 
 
 def signs(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
-    """Random signs. 32 bits of every random number are used, which makes this ten times as fast as bernoulli_."""
+    """Return random signs. Using 32 bits of every random number makes this ten times as fast as ``bernoulli_``."""
     n = math.prod(shape)
     words = torch.empty((n + 31) // 32, dtype=torch.int64).random_(generator=generator)
     bits = words.unsqueeze(1).bitwise_right_shift(torch.arange(32)).bitwise_and_(1)
@@ -46,7 +45,7 @@ def signs(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> T
 
 
 def blocks(oracle: Oracle, steps: int, like: Tensor, generator: torch.Generator) -> Iterator[Draw]:
-    """The randomness of one step after the other, drawn in blocks of about a million numbers."""
+    """Yield the noise of each step, drawn in blocks of about a million numbers."""
     size = max(1, min(steps, 2**20 // max(like.numel(), 1)))
     for start in range(0, steps, size):
         draw = oracle.draw(min(size, steps - start), like, generator)
@@ -61,8 +60,8 @@ def _positive(name: str, value: float, what: str) -> None:
 
 
 @dataclass(frozen=True)
-class Exact:
-    """O(x) = grad F(x): no noise at all."""
+class Noiseless:
+    """O(x) = grad F(x)."""
 
     def draw(self, steps: int, like: Tensor, generator: torch.Generator) -> Draw:
         return ()
@@ -79,16 +78,19 @@ class Exact:
 
 @dataclass(frozen=True)
 class Additive:
-    """O(x) = grad F(x) + noise with E|noise|^2 = sigma2: every coordinate is a random sign times sqrt(sigma2/d).
+    """O(x) = grad F(x) + noise with E|noise|^2 = sigma2.
 
-    ``gaussian=True`` makes it normal, which has the same variance and no bound.
+    Args:
+        sigma2: the variance.
+        gaussian: if False, every coordinate of the noise is a random sign times sqrt(sigma2/d). If True, the noise is
+            normal, with the same variance but unbounded.
     """
 
     sigma2: float
     gaussian: bool = False
 
     def __post_init__(self) -> None:
-        _positive("sigma2", self.sigma2, "Exact() has no noise")
+        _positive("sigma2", self.sigma2, "use Noiseless() for no noise")
 
     def draw(self, steps: int, like: Tensor, generator: torch.Generator) -> Draw:
         shape = (steps, *like.shape)
@@ -110,17 +112,21 @@ class Additive:
 
 @dataclass(frozen=True)
 class Multiplicative:
-    """O(x) = (1 + e) grad F(x) + noise, where e has in every coordinate the size ``relative`` and a random sign.
+    """O(x) = (1 + e) grad F(x) + noise, where every coordinate of e is a random sign times ``relative``.
 
-    The variance is sigma2 + relative^2 |grad F|^2: the two parts are independent.
+    The two parts are independent, so the variance is sigma2 + relative^2 |grad F|^2.
+
+    Args:
+        relative: the size of e.
+        sigma2: the variance of the additive noise.
     """
 
     relative: float
     sigma2: float
 
     def __post_init__(self) -> None:
-        _positive("relative", self.relative, "it is the size of the relative error")
-        _positive("sigma2", self.sigma2, "the additive part; it may be as small as you like")
+        _positive("relative", self.relative, "it is the size of the relative error; try 0.5")
+        _positive("sigma2", self.sigma2, "it is the variance of the additive part; a small number will do")
 
     def draw(self, steps: int, like: Tensor, generator: torch.Generator) -> Draw:
         shape = (steps, *like.shape)
@@ -142,14 +148,17 @@ class Multiplicative:
 class RandomCoordinate:
     """O(x) = d (grad F(x))_i e_i + noise with i uniform: the oracle of the remark after ``ass:1``.
 
-    The variance is sigma2 + (d - 1)|grad F|^2, as E|d (grad F)_i e_i|^2 = d |grad F|^2: no finite sigma2 alone bounds
-    it.
+    E|d (grad F)_i e_i|^2 = d |grad F|^2, so the variance is sigma2 + (d - 1)|grad F|^2. It has no bound that is
+    independent of grad F.
+
+    Args:
+        sigma2: the variance of the additive noise.
     """
 
     sigma2: float
 
     def __post_init__(self) -> None:
-        _positive("sigma2", self.sigma2, "the additive part; it may be as small as you like")
+        _positive("sigma2", self.sigma2, "it is the variance of the additive part; a small number will do")
 
     def draw(self, steps: int, like: Tensor, generator: torch.Generator) -> Draw:
         d = like.shape[-1]
@@ -169,18 +178,22 @@ class RandomCoordinate:
 
 @dataclass(frozen=True)
 class Sparsified:
-    r"""Each coordinate of another oracle's sample is kept with probability ``keep`` and then divided by it.
+    r"""The sample of another oracle, each coordinate kept with probability q = ``keep`` and then divided by it.
 
-    With :math:`E|O - g|^2 = (1/q - 1)E|g|^2` on top of the variance V of g, it is at most
-    :math:`V/q + (1/q - 1)|\nabla F|^2`.
+    If g is the sample of the other oracle and V its variance, then :math:`E|O - g|^2 = (1/q - 1)E|g|^2`, and the
+    variance of O is at most :math:`V/q + (1/q - 1)|\nabla F|^2`.
+
+    Args:
+        oracle: the other oracle.
+        keep: q.
     """
 
-    oracle: Additive | Multiplicative | Exact
+    oracle: Additive | Multiplicative | Noiseless
     keep: float
 
     def __post_init__(self) -> None:
         ok = is_real(self.keep) and 0 < self.keep <= 1
-        require(ok, "keep", self.keep, "must lie in (0, 1]", "it is the share of the coordinates that are sent")
+        require(ok, "keep", self.keep, "must lie in (0, 1]", "it is the fraction of coordinates that are kept; try 0.5")
 
     def draw(self, steps: int, like: Tensor, generator: torch.Generator) -> Draw:
         chance = torch.empty((steps, *like.shape), dtype=like.dtype).uniform_(generator=generator)
@@ -200,16 +213,21 @@ class Sparsified:
 
 @dataclass(frozen=True)
 class Quantized:
-    """Another oracle's sample rounded to multiples of ``step``, up or down at random so that the mean stays.
+    """The sample of another oracle, rounded at random to a multiple of ``step`` without changing its mean.
 
-    The fraction r is rounded up with probability r, so a coordinate's variance is r(1-r) step^2 <= step^2/4.
+    A fractional part r is rounded up with probability r. This adds a variance of r(1-r) step^2 <= step^2/4 per
+    coordinate.
+
+    Args:
+        oracle: the other oracle.
+        step: the distance of neighbouring values.
     """
 
-    oracle: Additive | Multiplicative | Exact
+    oracle: Additive | Multiplicative | Noiseless
     step: float
 
     def __post_init__(self) -> None:
-        _positive("step", self.step, "it is the distance of two values that can be sent")
+        _positive("step", self.step, "it is the distance of neighbouring values; try 0.1")
 
     def draw(self, steps: int, like: Tensor, generator: torch.Generator) -> Draw:
         chance = torch.empty((steps, *like.shape), dtype=like.dtype).uniform_(generator=generator)

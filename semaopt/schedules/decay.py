@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.optim import Optimizer
 
-from semaopt._validation import is_real, number, require, whole
+from semaopt._validation import is_real, require, to_float, validate_integer
 from semaopt.schedules.momentum import GammaScheduler, gamma_of, moved_gammas, set_gamma
 
 
@@ -87,7 +87,7 @@ class Stagewise(_Together):
             "must lie in (0, 1]",
             "gamma may only shrink; the paper takes 0.2",
         )
-        self.every, self.factor = whole("every", every, "count steps"), number(factor)
+        self.every, self.factor = validate_integer("every", every, "count steps"), to_float(factor)
         super().__init__(optimizer, on, last_epoch)
 
     def factor_at(self, t: int) -> float:
@@ -128,7 +128,7 @@ class Polynomial(_Together):
             "must be a finite number > 0",
             "the usual power is 1.0",
         )
-        self.every, self.power = whole("every", every, "count steps"), number(power)
+        self.every, self.power = validate_integer("every", every, "count steps"), to_float(power)
         super().__init__(optimizer, on, last_epoch)
 
     def factor_at(self, t: int) -> float:

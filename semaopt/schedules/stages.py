@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from semaopt._validation import check_rate, hold_whole, is_real, number, require
+from semaopt._validation import is_real, require, to_float, validate_integer_field, validate_rate
 from semaopt.estimator import scalar
 from semaopt.iterates import Iterates
 from semaopt.schedules.momentum import base_gammas, set_gamma
@@ -28,15 +28,15 @@ class Stage:
     dual_eta: float | None = None
 
     def __post_init__(self) -> None:
-        check_rate("eta", self.eta, "the step size of the stage")
+        validate_rate("eta", self.eta, "the step size of the stage")
         if self.dual_eta is not None:
-            check_rate("dual_eta", self.dual_eta, "the step size of the dual variables in the stage")
-        ok = is_real(self.gamma) and 0 < number(self.gamma) <= 1
+            validate_rate("dual_eta", self.dual_eta, "the step size of the dual variables in the stage")
+        ok = is_real(self.gamma) and 0 < to_float(self.gamma) <= 1
         require(ok, "gamma", self.gamma, "must lie in (0, 1]", "gamma = 1 - beta")
-        hold_whole(self, "T", "steps are 0..T", least=0)
+        validate_integer_field(self, "T", "steps are 0..T", minimum=0)
         for name in ("eta", "gamma", "dual_eta"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, number(getattr(self, name)))
+                object.__setattr__(self, name, to_float(getattr(self, name)))
 
 
 class Stages:

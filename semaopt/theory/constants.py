@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from semaopt import scalings
-from semaopt._validation import check_bounds, hold_whole, is_real, require
+from semaopt._validation import is_real, require, validate_bounds, validate_integer_field
 
 
 def _meaning(text: str, default: Any = None) -> Any:
@@ -61,14 +61,14 @@ class Constants:
                 continue
             meaning = f.metadata["meaning"]
             if f.name == "dim_y":
-                hold_whole(self, "dim_y", f"it is {meaning}")
+                validate_integer_field(self, "dim_y", f"it is {meaning}")
                 continue
             ok = is_real(value) and 0 <= float(value) < math.inf
             require(ok, f.name, value, "must be a finite number >= 0", f"it is {meaning}")
             zero_is_fine = f.name in _MAY_BE_ZERO
             require(zero_is_fine or float(value) > 0, f.name, value, "must be positive", f"it is {meaning}")
             object.__setattr__(self, f.name, float(value))
-        check_bounds("(c_l, c_u)", (self.c_l, self.c_u))
+        validate_bounds("(c_l, c_u)", (self.c_l, self.c_u))
         for small, large, why in _ORDER:
             a, b = getattr(self, small), getattr(self, large)
             # The last digit of two constants that are equal in exact arithmetic is not an error.

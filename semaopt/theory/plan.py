@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from semaopt._validation import hold_whole, is_real, number, require, whole
+from semaopt._validation import is_real, require, to_float, validate_integer, validate_integer_field
 from semaopt.theory.constants import Constants
 
 #: Roundings of a value that sits on its limit are no violation.
@@ -108,7 +108,7 @@ class Plan(ABC):
     label: ClassVar[str]
 
     def __post_init__(self) -> None:
-        hold_whole(self, "T", _STEPS)
+        validate_integer_field(self, "T", _STEPS)
 
     @abstractmethod
     def conditions(self, values: Mapping[str, float]) -> list[Condition]:
@@ -151,7 +151,7 @@ class Plan(ABC):
 
 def last_step(T: Any) -> int:
     """T counts steps from 0, as the boxes do."""
-    return whole("T", T, _STEPS)
+    return validate_integer("T", T, _STEPS)
 
 
 Conditions = Callable[[Mapping[str, float]], list[Condition]]
@@ -180,9 +180,9 @@ def refuse(label: str, violations: list[Violation]) -> None:
 
 def steps_for(epsilon: float, bound_at: Callable[[int], float]) -> int:
     """The smallest T with ``bound_at(T) <= epsilon^2``, for a bound that falls with T."""
-    ok = is_real(epsilon) and 0 < number(epsilon) < math.inf
+    ok = is_real(epsilon) and 0 < to_float(epsilon) < math.inf
     require(ok, "epsilon", epsilon, "must be a finite number > 0", "it is the accuracy to reach")
-    square = number(epsilon) * number(epsilon)  # inf, where ** raises
+    square = to_float(epsilon) * to_float(epsilon)  # inf, where ** raises
     high = 1
     while bound_at(high) > square:
         high *= 2

@@ -127,17 +127,23 @@ def test_a_group_added_later_joins_the_stage():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"stage_length": 0}, r"stage_length=0: must be a whole number >= 1; count steps"),
-        ({"stage_length": 2.5}, r"stage_length=2\.5: must be a whole number >= 1"),
-        ({"growth": "fast"}, r"growth='fast': must be one of linear, constant, inverse; try 'linear'"),
-        ({"proximal": -1.0}, r"proximal=-1\.0: must be a finite number >= 0; 0\.0 turns the proximal term off"),
-        ({"factor": 0.0}, r"factor=0\.0: must lie in \(0, 1\]; step sizes may only shrink"),
-        ({"delta": 0.0}, r"delta=0\.0: must be finite and at least 1e-30"),
+        ({"stage_length": 0}, r"stage_length=0 is invalid: it must be a whole number >= 1\. Count steps"),
+        ({"stage_length": 2.5}, r"stage_length=2\.5 is invalid: it must be a whole number >= 1"),
+        ({"growth": "fast"}, r"growth='fast' is invalid: it must be one of linear, constant, inverse\. Try 'linear'"),
+        (
+            {"proximal": -1.0},
+            r"proximal=-1\.0 is invalid: it must be a finite number >= 0\. 0\.0 turns the proximal term off",
+        ),
+        ({"factor": 0.0}, r"factor=0\.0 is invalid: it must lie in \(0, 1\]\. Step sizes may only shrink"),
+        ({"delta": 0.0}, r"delta=0\.0 is invalid: it must be finite and at least 1e-30"),
         (
             {"primal": [{"params": [], "stage_length": 3}]},
             r"stage_length=3: all groups share one; give it to the optimizer",
         ),
-        ({"primal": [{"params": [], "beta": 0.5}]}, r"beta=0\.5: the primal variables of PESAdaGrad are not averaged"),
+        (
+            {"primal": [{"params": [], "beta": 0.5}]},
+            r"beta=0\.5 is invalid: the primal variables of PESAdaGrad are not averaged",
+        ),
     ],
     ids=str,
 )
@@ -196,10 +202,10 @@ def test_sgdmax_needs_a_closure():
     optimizer = baselines.SGDMax(primal=[x], dual=[y])
     with pytest.raises(TypeError, match=r"SGDMax\.step\(\) needs a closure: it evaluates the gradient many times"):
         optimizer.step()
-    with pytest.raises(ValueError, match=r"max_ascents=0: must be a whole number >= 1"):
+    with pytest.raises(ValueError, match=r"max_ascents=0 is invalid: it must be a whole number >= 1"):
         baselines.SGDMax(primal=[x], dual=[y], max_ascents=0)
     with pytest.raises(
-        ValueError, match=r"tolerance=-1\.0: must be a finite number >= 0; 0\.0 takes max_ascents steps"
+        ValueError, match=r"tolerance=-1\.0 is invalid: it must be a finite number >= 0\. 0\.0 takes max_ascents steps"
     ):
         baselines.SGDMax(primal=[x], dual=[y], tolerance=-1.0)
 
@@ -285,10 +291,11 @@ def test_a_closure_that_raises_leaves_the_parameters_in_place():
 def test_acc_mda_bounds():
     x, y = pair()
     with pytest.raises(
-        ValueError, match=r"m=2\.0: must be at least max\(2, k\^3, \(c_x k\)\^3, \(c_y k\)\^3\) = 64; raise m"
+        ValueError,
+        match=r"m=2\.0 is invalid: it must be at least max\(2, k\^3, \(c_x k\)\^3, \(c_y k\)\^3\) = 64\. Raise m",
     ):
         baselines.AccMDA(primal=[x], dual=[y], k=2.0, m=2.0, c_x=2.0)
-    with pytest.raises(ValueError, match=r"k=-1\.0: must be a finite number >= 0"):
+    with pytest.raises(ValueError, match=r"k=-1\.0 is invalid: it must be a finite number >= 0"):
         baselines.AccMDA(primal=[x], dual=[y], k=-1.0)
 
 

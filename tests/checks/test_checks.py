@@ -1,4 +1,4 @@
-"""The checks pass where the theorems' conditions hold, and fail where each of them is broken on purpose."""
+"""The checks pass if the conditions of the theorems hold, and fail if the rates break one of them."""
 
 import math
 
@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from semaopt import checks, scalings
-from semaopt.checks import counterexample, minimization, pairs, stages
+from semaopt.checks import bilevel, counterexample, minimization, minmax, pl
 from semaopt.checks.averages import ROWS, Size
 from semaopt.checks.result import below, flat, inside, mean_and_half, rate, slope
-from semaopt.problems import Additive, Bounded, LeastSquares, RandomCoordinate, StronglyConcave
+from semaopt.problems import Additive, Bounded, DualPL, LeastSquares, RandomCoordinate, StronglyConcave
 
 
 def times(**factors):
@@ -36,7 +36,7 @@ def test_constant_rates_pass(row):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "claim"),
+    ("perturb", "claim"),
     [
         (times(eta=300), "avg |grad F|^2 ~ T^p"),  # eta <= c_l/(2 L c_u^2)
         (times(gamma=0.01), "avg |v - grad F|^2 <= bound"),  # eta <= gamma sqrt(c_l)/(2 L sqrt(c_u^3))
@@ -45,8 +45,8 @@ def test_constant_rates_pass(row):
     ],
     ids=["eta", "eta/gamma", "gamma", "small eta"],
 )
-def test_broken_constant_rates_fail(spoil, claim):
-    assert claim in failed(minimization.constant("constant", PLAIN, SMALL, spoil))
+def test_broken_constant_rates_fail(perturb, claim):
+    assert claim in failed(minimization.constant("constant", PLAIN, SMALL, perturb))
 
 
 def test_noise_that_grows_needs_a_small_gamma():
@@ -54,8 +54,8 @@ def test_noise_that_grows_needs_a_small_gamma():
     assert "avg |v - grad F|^2 <= bound" in failed(minimization.constant("c", setting, SMALL, to(gamma=1.0)))
 
 
-def test_bounds_of_s_that_do_not_hold_are_seen():
-    """A scaling whose c_l is claimed from too small a gradient."""
+def test_wrong_bounds_of_s_are_detected():
+    """The bound c_l of the scaling is computed from too small a gradient."""
 
     class Steep(Bounded):
         steepest = 1e-6
@@ -65,35 +65,35 @@ def test_bounds_of_s_that_do_not_hold_are_seen():
 
 
 @pytest.mark.parametrize(
-    ("spoil", "claim"),
+    ("perturb", "claim"),
     [(times(rho=300), "avg |grad F|^2 ~ ln(T) T^p"), (to(gamma_0=1e6), "avg |v - grad F|^2 ~ ln(T) T^p")],
     ids=["rho", "gamma_0"],
 )
-def test_decreasing_rates(spoil, claim):
+def test_decreasing_rates(perturb, claim):
     assert failed(minimization.decreasing("decreasing", PLAIN, SMALL)) == []
-    assert claim in failed(minimization.decreasing("decreasing", PLAIN, SMALL, spoil))
+    assert claim in failed(minimization.decreasing("decreasing", PLAIN, SMALL, perturb))
 
 
 @pytest.mark.parametrize(
-    "spoil", [times(T=0.01), times(eta=100), times(eta=20, gamma=40)], ids=["T", "eta", "eta and gamma"]
+    "perturb", [times(T=0.01), times(eta=100), times(eta=20, gamma=40)], ids=["T", "eta", "eta and gamma"]
 )
-def test_stages(spoil):
+def test_stages(perturb):
     setting = minimization.Setting(LeastSquares(mu=0.5), Additive(0.05), ROWS["shb"])
-    assert failed(stages.pl("pl", setting, 2.0**-3, 128)) == []
-    assert "F - min F <= epsilon_k" in failed(stages.pl("pl", setting, 2.0**-3, 32, spoil))
+    assert failed(pl.pl("pl", setting, 2.0**-3, 128)) == []
+    assert "F - min F <= epsilon_k" in failed(pl.pl("pl", setting, 2.0**-3, 32, perturb))
 
 
 def test_stages_in_mu():
-    assert failed(stages.pl_in_mu("mu", (0.5, 0.25), 3, 128)) == []
-    assert "F - min F <= epsilon" in failed(stages.pl_in_mu("mu", (0.5, 0.25), 2, 16, times(T=0.01)))
+    assert failed(pl.pl_in_mu("mu", (0.5, 0.25), 3, 128)) == []
+    assert "F - min F <= epsilon" in failed(pl.pl_in_mu("mu", (0.5, 0.25), 2, 16, times(T=0.01)))
 
 
-BED = StronglyConcave(d=4, lam=2.25, beta=0.25, x0=0.5)
+PROBLEM = StronglyConcave(d=4, lam=2.25, beta=0.25, x0=0.5)
 ERROR = "avg |v - grad F|^2 + w |y - y*|^2"
 
 
 @pytest.mark.parametrize(
-    ("spoil", "claim"),
+    ("perturb", "claim"),
     [
         (to(gamma=1.0), f"{ERROR} ~ T^p"),  # gamma < 1/4
         (to(eta_y=3.0), f"{ERROR} <= bound"),  # eta_y <= lambda/L_f^2
@@ -102,45 +102,49 @@ ERROR = "avg |v - grad F|^2 + w |y - y*|^2"
     ],
     ids=["gamma", "eta_y", "eta_x", "small eta_x"],
 )
-def test_broken_min_max_rates_fail(spoil, claim, monkeypatch):
-    monkeypatch.setattr(pairs, "CONVERSE", (50, 100))
+def test_broken_min_max_rates_fail(perturb, claim, monkeypatch):
+    monkeypatch.setattr(minmax, "CONVERSE", (50, 100))
     size = Size((1500, 4500), seeds=16)
-    assert claim in failed(pairs.minmax("minmax", pairs.Setting(BED, ROWS["shb"]), size, spoil))
+    assert claim in failed(minmax.minmax("minmax", minmax.MinMaxSetting(PROBLEM, ROWS["shb"]), size, perturb))
 
 
-@pytest.mark.parametrize("bed", [BED, pairs.DualPL(d=4, lam=2.0, x0=0.5)], ids=["strongly concave", "pl"])
-def test_min_max_rates_pass(bed, monkeypatch):
-    monkeypatch.setattr(pairs, "CONVERSE", (1000, 2000))
-    assert failed(pairs.minmax("minmax", pairs.Setting(bed, ROWS["shb"]), Size((1500, 4500), seeds=32))) == []
+@pytest.mark.parametrize("problem", [PROBLEM, DualPL(d=4, lam=2.0, x0=0.5)], ids=["strongly concave", "pl"])
+def test_min_max_rates_pass(problem, monkeypatch):
+    monkeypatch.setattr(minmax, "CONVERSE", (1000, 2000))
+    assert (
+        failed(minmax.minmax("minmax", minmax.MinMaxSetting(problem, ROWS["shb"]), Size((1500, 4500), seeds=32))) == []
+    )
 
 
 def test_min_max_in_kappa():
-    assert failed(pairs.minmax_in_kappa("kappa", (2.25, 1.5), 1000, 16)) == []
+    assert failed(minmax.minmax_in_kappa("kappa", (2.25, 1.5), 1000, 16)) == []
 
     def too_careful(rates):
-        """eta_x falls with two more powers of kappa, as eta_x/eta_y does by itself."""
+        """Let eta_x fall with two more powers of kappa, as eta_x/eta_y does by itself."""
         return {**rates, "eta_x": rates["eta_x"] ** 2 / rates["eta_y"] / 0.0117}
 
-    result = pairs.minmax_in_kappa("kappa", (2.25, 1.0), 5000, 8, too_careful)
+    result = minmax.minmax_in_kappa("kappa", (2.25, 1.0), 5000, 8, too_careful)
     assert "avg |grad F|^2 ~ kappa^p" in failed(result)
 
 
 def test_bilevel():
-    bed, size = pairs.SINGLE, Size((500,), seeds=32)
-    assert failed(pairs.sbma("sbma", bed, size)) == []
-    for spoil in (to(eta_y=3.0), times(eta_x=3000)):
-        assert f"{ERROR} <= bound" in failed(pairs.sbma("sbma", bed, size, spoil))
+    problem, size = bilevel.SBMA_PROBLEM, Size((500,), seeds=32)
+    assert failed(bilevel.sbma("sbma", problem, size)) == []
+    for perturb in (to(eta_y=3.0), times(eta_x=3000)):
+        assert f"{ERROR} <= bound" in failed(bilevel.sbma("sbma", problem, size, perturb))
     size = Size((200, 400), seeds=8)
-    assert f"{ERROR} <= bound" in failed(pairs.smb("smb", pairs.LOWER, ROWS["shb"], size, to(eta_y=3.0)))
+    assert f"{ERROR} <= bound" in failed(bilevel.smb("smb", bilevel.SMB_PROBLEM, ROWS["shb"], size, to(eta_y=3.0)))
 
 
 def test_the_counter_example():
     result = counterexample.counterexample("counterexample", T=20_000, betas=(0.9, 0.9997), goal=0.3, seeds=16)
     assert [line.claim for line in result.lines][1:] == [
-        "beta = 0.9997: mean x_T < 0.3, turned round",
+        "beta = 0.9997: mean x_T < 0.3, towards the minimum",
         "beta = 0.9997 ends below beta = 0.9",
     ]
-    assert failed(result) == ["beta = 0.9: mean x_T > 0.9, the wrong end"]  # on its way: it takes five times as long
+    assert failed(result) == [
+        "beta = 0.9: mean x_T > 0.9, away from the minimum"
+    ]  # it gets there in five times as many steps
     assert result.lines[0].measured > 0.1
     same = counterexample.counterexample("counterexample", T=2000, betas=(0.9, 0.9), goal=-0.5, seeds=4)
     assert len(failed(same)) == 3
@@ -159,7 +163,7 @@ def test_the_fit_of_a_rate():
     assert (fitted, half) == pytest.approx((-0.5, 0.0), abs=1e-12)
     fitted, half = slope(x, power(-0.5, x, spread=0.2))
     assert abs(fitted + 0.5) <= half
-    # Two points: p = (log m2 - log m1)/(log x2 - log x1), and the errors of the logarithms add up.
+    # With two points p = (log m2 - log m1)/(log x2 - log x1), and the variances of the logarithms add up.
     samples = power(-0.5, x[:2], spread=0.2)
     relative = [1.96 * float(s.std()) / 8 / float(s.mean()) for s in samples]
     assert slope(x[:2], samples)[1] == pytest.approx(math.hypot(*relative) / math.log(10))
@@ -184,7 +188,7 @@ def test_lines():
     assert inside([(0.5, 1.0)], (0.5, 1.0)).passed
     assert not inside([(0.49, 1.0)], (0.5, 1.0)).passed
     assert not inside([(0.5, 1.1)], (0.5, 1.0)).passed
-    # The mean alone is not enough: the upper end of its interval has to be below.
+    # The upper end of the interval, not only the mean, has to be below the bound.
     uncertain = torch.tensor([0.0, 3.8], dtype=torch.float64)
     assert mean_and_half(uncertain)[0] < 2.0
     assert not below("b", [uncertain], [2.0], ["T = 1"]).passed
@@ -204,7 +208,7 @@ def test_select():
     assert checks.select(["constant[adam]", "thm:6"]) == ["constant[adam]", "sbma"]
     assert len(checks.select(["pl"])) == 4
     assert checks.select(None) == list(checks.registry())
-    with pytest.raises(ValueError, match=r"check 'minmx' is unknown; did you mean 'minmax'\? There is: const"):
+    with pytest.raises(ValueError, match=r"unknown check 'minmx'\. Did you mean 'minmax'\? Available: const"):
         checks.select(["minmx"])
 
 

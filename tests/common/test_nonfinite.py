@@ -93,7 +93,9 @@ def test_the_policy_and_the_count_are_the_objects_own(method):
 
 
 def test_bad_policies(method):
-    with pytest.raises(ValueError, match="on_nonfinite='ignore': must be None, 'error' or 'skip'; None does not look"):
+    with pytest.raises(
+        ValueError, match=r"on_nonfinite='ignore' is invalid: it must be None, 'error' or 'skip'\. None does not look"
+    ):
         method.start(on_nonfinite="ignore")
     optimizer, _ = method.start()
     group = {"params": [torch.nn.Parameter(torch.zeros(2))], **method.group, "on_nonfinite": "skip"}

@@ -372,18 +372,21 @@ def test_gradients_flow_through_differentiable_steps(method):
 
 
 BAD = [
-    ({"lr": -1.0}, r"lr=-1\.0: must be a finite number >= 0; try 1e-3"),
-    ({"lr": math.nan}, r"lr=nan: must be a finite number >= 0"),
-    ({"lr": math.inf}, r"lr=inf: must be a finite number >= 0"),
-    ({"lr": torch.tensor([0.1, 0.2])}, r"lr=tensor\(.*\): must be a finite number >= 0"),
-    ({"lr": "0.1"}, r"lr='0.1': must be a finite number >= 0"),
-    ({"beta": 1.0}, r"beta=1\.0: must lie in \[0, 1\); gamma = 1 - beta"),
-    ({"beta": -0.1}, r"beta=-0\.1: must lie in \[0, 1\)"),
-    ({"beta": math.nan}, r"beta=nan: must lie in \[0, 1\)"),
-    ({"weight_decay": -1e-9}, r"weight_decay=-1e-09: must be a finite number >= 0; 0\.0 turns it off"),
-    ({"clip_scaling": (2.0, 1.0)}, r"clip_scaling=\(2\.0, 1\.0\): must be \(c_l, c_u\) with .* c_l <= c_u"),
-    ({"clip_scaling": 1.0}, r"clip_scaling=1\.0: must be \(c_l, c_u\)"),
-    ({"maximize": 1}, r"maximize=1: must be True or False"),
+    ({"lr": -1.0}, r"lr=-1\.0 is invalid: it must be a finite number >= 0\. Try 1e-3"),
+    ({"lr": math.nan}, r"lr=nan is invalid: it must be a finite number >= 0"),
+    ({"lr": math.inf}, r"lr=inf is invalid: it must be a finite number >= 0"),
+    ({"lr": torch.tensor([0.1, 0.2])}, r"lr=tensor\(.*\) is invalid: it must be a finite number >= 0"),
+    ({"lr": "0.1"}, r"lr='0.1' is invalid: it must be a finite number >= 0"),
+    ({"beta": 1.0}, r"beta=1\.0 is invalid: it must lie in \[0, 1\)\. Try beta=0"),
+    ({"beta": -0.1}, r"beta=-0\.1 is invalid: it must lie in \[0, 1\)"),
+    ({"beta": math.nan}, r"beta=nan is invalid: it must lie in \[0, 1\)"),
+    ({"weight_decay": -1e-9}, r"weight_decay=-1e-09 is invalid: it must be a finite number >= 0\. 0\.0 turns it off"),
+    (
+        {"clip_scaling": (2.0, 1.0)},
+        r"clip_scaling=\(2\.0, 1\.0\) is invalid: it must be \(c_l, c_u\) with .* c_l <= c_u",
+    ),
+    ({"clip_scaling": 1.0}, r"clip_scaling=1\.0 is invalid: it must be \(c_l, c_u\)"),
+    ({"maximize": 1}, r"maximize=1 is invalid: it must be True or False"),
 ]
 
 
@@ -416,7 +419,7 @@ def test_a_rate_gone_bad_is_refused_before_anything_moves(method, name, value):
     run(method, optimizer, problem, range(2))
     optimizer.param_groups[0][name] = value
     before = values(problem)
-    with pytest.raises(ValueError, match=f"{name}={value}: must"):
+    with pytest.raises(ValueError, match=f"{name}={value} is invalid: it must"):
         method.advance(optimizer, problem, 2)
     assert_same(before, values(problem))
 

@@ -312,7 +312,9 @@ def test_the_duality_gap():
     # One step: y' = y + (2x - y) = 2 is the maximizer, x' = x - 0.5(x + 2y) = 0; f(1, 2) - f(0, 0.5).
     assert duality_gap(optimizer, f, steps=1) == pytest.approx((0.5 + 4 - 2) - (-0.125))
     assert duality_gap(optimizer, f, steps=0) == 0.0
-    with pytest.raises(ValueError, match="steps=-1: must be a whole number >= 0; each takes a full gradient"):
+    with pytest.raises(
+        ValueError, match=r"steps=-1 is invalid: it must be a whole number >= 0\. Each takes a full gradient"
+    ):
         duality_gap(optimizer, f, steps=-1)
     assert (x.item(), y.item()) == (1.0, 0.5)
     optimizer = semaopt.PDSM(primal=[x], dual=[y], lr=0.05, dual_lr=0.1, beta=0.5)
@@ -335,11 +337,13 @@ def test_the_dual_side_is_projected():
 
 def test_wrong_use():
     x, optimizer = start()
-    with pytest.raises(ValueError, match=r"every=0: must be a whole number >= 1; 100 costs next to nothing"):
+    with pytest.raises(
+        ValueError, match=r"every=0 is invalid: it must be a whole number >= 1\. 100 costs next to nothing"
+    ):
         Monitor(optimizer, every=0)
-    with pytest.raises(ValueError, match=r"writer=3: needs add_scalar\(tag, value, step\)"):
+    with pytest.raises(ValueError, match=r"writer=3 is invalid: needs add_scalar\(tag, value, step\)"):
         Monitor(optimizer, writer=3)
-    with pytest.raises(ValueError, match=r"gap_steps=2: needs full_gradient"):
+    with pytest.raises(ValueError, match=r"gap_steps=2 is invalid: needs full_gradient"):
         Monitor(optimizer, gap_steps=2)
     with pytest.raises(
         TypeError, match=r"SGD has no param group with a scaling and a beta: .* use an optimizer of semaopt"

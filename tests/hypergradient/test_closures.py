@@ -1,4 +1,4 @@
-"""What the closures are asked for, on which sample, and what is wrong with them."""
+"""Derivatives of the closures: which sample they use, and the errors for invalid closures."""
 
 import math
 
@@ -7,12 +7,11 @@ import torch
 from torch import nn
 
 from semaopt.hypergradient.closures import Oracles, slow_vjp, vjp
-from semaopt.hypergradient.dense import hessian_matrix, mixed_matrix
-from semaopt.hypergradient.vectors import axpy, dot, flat, longer, scaled, unflat
+from semaopt.hypergradient.linalg import axpy, dot, flat, hessian_matrix, longer, mixed_matrix, scaled, unflat
 
 
 def network(dtype=torch.float64):
-    """A lower model of several tensors, one of them without curvature of its own, and two upper tensors."""
+    """Return oracles with a lower model of several tensors and two upper tensors."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)).to(dtype)
     weights, shift = nn.Parameter(torch.zeros(8, dtype=dtype)), nn.Parameter(torch.zeros((), dtype=dtype))
@@ -80,7 +79,7 @@ def test_weight_decay_is_the_penalty_in_closed_form():
 
 @pytest.mark.parametrize("narrow", [False, True])
 @pytest.mark.parametrize("decay", [(), (0.5,) * 4, (0.3, 0.0, 0.1, 0.2)], ids=str)
-def test_a_contraction_is_its_two_steps(decay, narrow):
+def test_a_contraction_equals_product_and_subtraction(decay, narrow):
     fast = network(dtype=torch.float32 if narrow else torch.float64)
     if narrow:
         inner = fast._inner
@@ -89,7 +88,7 @@ def test_a_contraction_is_its_two_steps(decay, narrow):
     slow.plain, seen = False, []
     watched._watch = seen.append
     v = [torch.randn_like(y) for y in fast.lower]
-    for C in (3.0, 7.0):  # a bound may be raised within a step
+    for C in (3.0, 7.0):  # the bound may be raised within a step
         expected = axpy(-1 / C, slow.draw().hessian(v), v)
         for oracles in (slow, fast):
             torch.testing.assert_close(oracles.contracted(v, C), expected)
@@ -98,7 +97,7 @@ def test_a_contraction_is_its_two_steps(decay, narrow):
     assert all(x.requires_grad for x in fast.upper)
 
 
-def test_a_contraction_leaves_alone_where_g_is_linear_or_separate():
+def test_a_contraction_keeps_v_where_g_is_linear():
     y, z, w = (nn.Parameter(torch.ones(2)) for _ in range(3))
     x = nn.Parameter(torch.ones(2))
     oracles = Oracles(
@@ -117,7 +116,7 @@ def test_a_contraction_leaves_alone_where_g_is_linear_or_separate():
         without.contracted([one, one], 4.0)
 
 
-def test_longer_counts_all_tensors_and_takes_nan_for_long():
+def test_longer_counts_all_tensors_and_treats_nan_as_long():
     x, y = [torch.tensor([3.0]), torch.tensor([4.0, 0.0])], [torch.tensor([0.0]), torch.tensor([0.0, 2.5])]
     assert not longer(x, y, 2)
     assert longer(x, y, 1.99)
@@ -153,7 +152,7 @@ def test_parameters_that_are_frozen_are_left_out():
     assert torch.equal(oracles.draw().hessian([torch.ones(2)])[0], torch.full((2,), 2.1))
 
 
-def test_x_is_in_the_graph_again_after_an_error_in_inner():
+def test_x_requires_grad_again_after_an_error_in_inner():
     x, y = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
 
     def broken():
@@ -166,7 +165,7 @@ def test_x_is_in_the_graph_again_after_an_error_in_inner():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_low_precision_products_are_added_up_in_float32(dtype):
+def test_low_precision_products_are_accumulated_in_float32(dtype):
     x, y = nn.Parameter(torch.ones(2, dtype=dtype)), nn.Parameter(torch.ones(2, dtype=dtype))
     oracles = Oracles(lambda: y.sum(), lambda: ((y - x).square() * 3).sum(), [x], [y])
     _, _, f_y = oracles.f()
@@ -190,12 +189,12 @@ def good_inner():
 @pytest.mark.parametrize(
     ("outer", "inner", "kind", "text"),
     [
-        (lambda: 1.0, good_inner, TypeError, r"outer\(\) returned float; return the loss, a tensor"),
+        (lambda: 1.0, good_inner, TypeError, r"outer\(\) returned float: return the loss, a tensor"),
         (
             lambda: X * Y,
             good_inner,
             ValueError,
-            r"outer\(\) returned shape \(2,\): must be one number",
+            r"outer\(\) returned shape \(2,\): it must return one number",
         ),
         (lambda: (X * Y).sum().detach(), good_inner, RuntimeError, r"outer\(\) returned a loss without a graph"),
         (lambda: X.sum(), good_inner, RuntimeError, r"outer\(\) does not depend on any lower parameter"),
@@ -212,7 +211,7 @@ def good_inner():
         (good_outer, lambda: X.square().sum(), RuntimeError, r"inner\(\) returned a loss without a graph"),
     ],
 )
-def test_wrong_closures_are_told_what_is_wrong(outer, inner, kind, text):
+def test_errors_for_invalid_closures(outer, inner, kind, text):
     oracles = Oracles(outer, inner, [X], [Y])
 
     def ask():
@@ -235,7 +234,7 @@ def test_a_lower_parameter_that_g_lacks_is_an_error():
 def test_sparse_gradients_are_refused():
     table = nn.Embedding(4, 2, sparse=True)
     oracles = Oracles(lambda: (table(torch.tensor([1])) * Y).sum(), good_inner, list(table.parameters()), [Y])
-    with pytest.raises(RuntimeError, match=r"gradient in an upper parameter is sparse; use nn\.Embedding"):
+    with pytest.raises(RuntimeError, match=r"gradient in an upper parameter is sparse: use nn\.Embedding"):
         oracles.f()
 
 

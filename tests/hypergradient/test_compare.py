@@ -82,7 +82,7 @@ def test_logistic_bed_agrees_with_finite_differences():
     assert found.relative_error < 1e-10
 
 
-def test_report_reads_as_a_sentence():
+def test_str_of_a_comparison():
     *_, given = bed()
     text = str(compare(*given, NeumannSeries(3, 2.0), estimates=2))
     assert text.startswith("relative error 0.")
@@ -92,30 +92,30 @@ def test_report_reads_as_a_sentence():
 
 def test_wrong_arguments():
     *_, (outer, inner, xs, ys) = bed()
-    with pytest.raises(ValueError, match=r"upper=\[\]: must hold a parameter that requires grad"):
+    with pytest.raises(ValueError, match=r"upper=\[\] is invalid: it must hold a parameter that requires grad"):
         compare(outer, inner, iter(()), ys)
-    with pytest.raises(ValueError, match="estimates=0: must be a whole number >= 1"):
+    with pytest.raises(ValueError, match="estimates=0 is invalid: it must be a whole number >= 1"):
         compare(outer, inner, xs, ys, estimates=0)
     with pytest.raises(TypeError, match=r"inverse='exact'"):
         compare(outer, inner, xs, ys, "exact")
     for text, given in (
-        (r"outer\(\) returned float; return the loss, a tensor with one element", (lambda: 1.0, inner, xs, ys)),
-        (r"inner\(\) returned NoneType; return the loss", (outer, lambda: None, xs, ys)),
+        (r"outer\(\) returned float: return the loss, a tensor with one element", (lambda: 1.0, inner, xs, ys)),
+        (r"inner\(\) returned NoneType: return the loss", (outer, lambda: None, xs, ys)),
         (r"outer=tensor\(1\.\): must be a function that returns a loss", (torch.tensor(1.0), inner, xs, ys)),
-        (r"upper: got one tensor; pass a list, \[tensor\]", (outer, inner, xs[0], ys)),
-        (r"lower: got one tensor; pass a list, \[tensor\]", (outer, inner, xs, ys[0])),
-        (r"lower: got int; pass parameters, such as model\.parameters\(\)", (outer, inner, xs, 3)),
-        (r"upper: got dict among the parameters; pass tensors", (outer, inner, [{"params": xs}], ys)),
+        (r"upper: got one tensor\. Pass a list: \[tensor\]", (outer, inner, xs[0], ys)),
+        (r"lower: got one tensor\. Pass a list: \[tensor\]", (outer, inner, xs, ys[0])),
+        (r"lower: got int\. Pass parameters, such as model\.parameters\(\)", (outer, inner, xs, 3)),
+        (r"upper: got dict among the parameters\. Pass tensors", (outer, inner, [{"params": xs}], ys)),
     ):
         with pytest.raises(TypeError, match=text):
             compare(*given)
-    with pytest.raises(RuntimeError, match=r"outer\(\) returned a loss without a graph; compute it without no_grad"):
+    with pytest.raises(RuntimeError, match=r"outer\(\) returned a loss without a graph: compute it without no_grad"):
         compare(lambda: torch.tensor(1.0), inner, xs, ys)
-    with pytest.raises(ValueError, match=r"inner\(\) returned shape \(2,\): must be one number"):
+    with pytest.raises(ValueError, match=r"inner\(\) returned shape \(2,\): it must return one number"):
         compare(outer, lambda: ys[0].flatten()[:2], xs, ys)
 
 
-def test_named_parameters_will_do():
+def test_named_parameters_are_accepted():
     *_, (outer, inner, xs, ys) = bed()
     named = compare(outer, inner, [("x", xs[0])], [("y", ys[0])], Exact())
     assert torch.equal(named.exact[0], compare(outer, inner, xs, ys, Exact()).exact[0])

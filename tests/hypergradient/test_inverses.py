@@ -1,4 +1,4 @@
-"""Every inverse against the exact implicit gradient, in mean where it is sampled, and its guard."""
+"""Compare every inverse with the exact implicit gradient (in mean where it is sampled), and test its safeguards."""
 
 import math
 
@@ -8,9 +8,8 @@ import torch
 import semaopt
 from semaopt.hypergradient import CG, Exact, Neumann, NeumannSeries, TrackedSystem, compare, inverses
 from semaopt.hypergradient.closures import Oracles
-from semaopt.hypergradient.curvature import curvature, power_iteration
-from semaopt.hypergradient.memory import Memory
-from semaopt.hypergradient.sampling import uniform
+from semaopt.hypergradient.inverses import Memory, uniform
+from semaopt.hypergradient.linalg import curvature, power_iteration
 from semaopt.problems import LogisticBilevel, QuadraticBilevel
 
 
@@ -33,7 +32,7 @@ def memory_for(rate=None):
 
 
 def estimate(inverse, problem, x, y, memory=None):
-    """f_x - g_xy w by one call of the inverse."""
+    """Return f_x - g_xy w from one call of the inverse."""
     oracles = Oracles(problem.outer(x, y), problem.inner(x, y), [x], [y])
     _, (f_x,), f_y = oracles.f()
     g_y, (g_xy_w,) = inverse(oracles, f_y, memory or memory_for())
@@ -42,7 +41,7 @@ def estimate(inverse, problem, x, y, memory=None):
 
 
 def truncated(problem, x, y, k, C=None):
-    """The hypergradient with sum_{i<k} (I - A/C)^i / C in place of the inverse of A."""
+    """Return the hypergradient with sum_{i<k} (I - A/C)^i / C in place of the inverse of A."""
     C = C or problem.C_gyy
     eye = torch.eye(problem.d_y, dtype=problem.dtype)
     series = sum(torch.linalg.matrix_power(eye - problem.A / C, i) for i in range(k)) / C
@@ -50,7 +49,7 @@ def truncated(problem, x, y, k, C=None):
 
 
 def bias_bound(problem, y, k):
-    """|g_xy| (1/lambda) (1 - lambda/C)^k |f_y|, from lem:ghadimi_h_to_g."""
+    """Return |g_xy| (1/lambda) (1 - lambda/C)^k |f_y|, from lem:ghadimi_h_to_g."""
     f_y = torch.linalg.vector_norm(y.detach() - problem.c).item()
     return problem.C_gxy / problem.lam * (1 - problem.lam / problem.C_gyy) ** k * f_y
 
@@ -96,7 +95,7 @@ def test_series_and_sampled_series_on_the_logistic_bed():
 
 
 def average_over_p(inverse, problem, x, y):
-    """The mean over one draw of each p, which deterministic closures make exact."""
+    """Return the mean over one draw of each p; with deterministic closures it is exact."""
     ts = {uniform(inverse.terms, inverse.seed, t): t for t in range(100 * inverse.terms)}
     assert sorted(ts) == list(range(inverse.terms))
     found = []
@@ -118,7 +117,7 @@ COPIES = 4000
 
 
 def many(sigma2=0.8):
-    """So many samples of the same problem side by side, at the same x and y."""
+    """Return a problem with ``COPIES`` independent samples side by side, at the same x and y."""
     problem, x, y = quadratic(noise=0.4, sigma2=sigma2, copies=COPIES)
     x.data[:], y.data[:] = x.data[:1].clone(), y.data[:1].clone()
     return problem, x, y
@@ -138,7 +137,7 @@ def test_sampled_series_is_unbiased_for_the_truncated_series(kind):
 
 
 def test_p_from_one_to_k_would_be_caught(monkeypatch):
-    """The paper's p in 1..k tends to the inverse minus I/C: the test above would fail."""
+    """With the paper's p in 1..k the mean tends to the inverse minus I/C, and the test above would fail."""
     problem, x, y = many()
     monkeypatch.setattr(inverses, "uniform", lambda k, seed, t: 1 + uniform(k, seed, t))
     mean, error = mean_and_error(average_over_p(Neumann(4, bound=problem.C_gyy), problem, x, y))
@@ -148,7 +147,7 @@ def test_p_from_one_to_k_would_be_caught(monkeypatch):
 
 
 def test_one_sample_for_all_factors_would_be_caught():
-    """A product of one sample with itself is biased by its variance: why each factor has its own."""
+    """A product of one sample with itself is biased by its variance, so each factor needs its own sample."""
     problem, x, y = many(sigma2=0.0)
     inner, s = problem.inner(x, y), problem.generator.get_state()
 
@@ -163,7 +162,7 @@ def test_one_sample_for_all_factors_would_be_caught():
 
 def test_all_terms_have_less_variance_at_the_same_cost():
     spread = {}
-    for inverse in (Neumann(11, bound=2.0), NeumannSeries(6, bound=2.0)):  # 5 products, in mean and exactly
+    for inverse in (Neumann(11, bound=2.0), NeumannSeries(6, bound=2.0)):  # 5 products: on average, and exactly
         problem, x, y = quadratic(noise=0.2, sigma2=0.2, lam=0.2, copies=20)
         memory, found = memory_for(), []
         for t in range(60):
@@ -246,12 +245,12 @@ def test_tracked_system_shortens_a_step_that_would_diverge():
         found = estimate(TrackedSystem(), problem, x, y, memory)
         lengths.append(torch.linalg.vector_norm(memory.states[0]["w"]).item())
     torch.testing.assert_close(found, exact)
-    assert max(lengths) <= 2 * f_y / problem.lam, "nor was it far off on the way"
+    assert max(lengths) <= 2 * f_y / problem.lam, "w stays bounded on the way"
     assert problem.C_gyy / 2 <= memory.numbers["bound"] <= problem.C_gyy * (1 + 1e-9)
 
 
 def curved(*diagonal):
-    """f = sum y and g = sum of diagonal (y - x)^2/2, whose hypergradient is one in every entry at any x and y."""
+    """Return f = sum y and g = sum of diagonal (y - x)^2/2. Every entry of the hypergradient is 1 at any x and y."""
     x, y = (torch.nn.Parameter(torch.zeros(len(diagonal), dtype=torch.float64)) for _ in range(2))
     h = torch.tensor(diagonal, dtype=torch.float64)
     return x, y, (lambda: y.sum()), (lambda: (h * (y - x).square()).sum() / 2)
@@ -272,14 +271,14 @@ def test_tracked_system_is_right_with_an_expansive_step_size(diagonal, inverse, 
     x, y, outer, inner = curved(*diagonal)
     optimizer = semaopt.SMB([x], [y], lr=0.0, inverse=inverse, **options)
     optimizer.step(outer, inner)
-    assert x.grad.abs().max() <= 2.0, "w_0 is no longer than it must be"
+    assert x.grad.abs().max() <= 2.0, "w_0 is not too long"
     for _ in range(400):
         optimizer.step(outer, inner)
     torch.testing.assert_close(x.grad, torch.ones_like(x))
     assert compare(outer, inner, [x], [y], inverse).relative_error < 1e-6
 
 
-def test_tracked_system_is_right_with_groups_of_which_one_is_expansive():
+def test_tracked_system_is_right_when_one_of_two_groups_is_expansive():
     x, y, *_ = curved(1.0, 10.0)
     ys = [torch.nn.Parameter(part.clone()) for part in y.detach()]
     lower = [{"params": ys[:1], "lr": 0.1}, {"params": ys[1:], "lr": 5.0}]
@@ -305,7 +304,7 @@ def test_a_stable_step_of_the_tracked_system_is_the_formula_to_the_bit():
     assert memory.numbers["bound"] is None
 
 
-def test_tracked_system_waits_where_the_curvature_is_negative():
+def test_tracked_system_keeps_w_where_the_curvature_is_negative():
     x, y = torch.nn.Parameter(torch.tensor([1.0])), torch.nn.Parameter(torch.tensor([2.0]))
     oracles = Oracles(lambda: y.sum(), lambda: (x * y - 5 * y.square()).sum(), [x], [y])
     memory = Memory(states=[{}], rates=[0.1])
@@ -317,7 +316,7 @@ def test_tracked_system_waits_where_the_curvature_is_negative():
 
 
 @pytest.mark.parametrize("kind", [Neumann, NeumannSeries])
-def test_a_bound_that_is_no_bound_is_an_error_that_says_the_curvature(kind):
+def test_too_small_a_bound_is_an_error_that_names_the_curvature(kind):
     problem, x, y = quadratic(lam=1.0, C_gyy=2.0)
     memory = memory_for()
     memory.numbers["t"] = next(t for t in range(20) if uniform(10, 0, t) > 2)
@@ -354,7 +353,7 @@ def test_a_concave_lower_problem_ends_in_an_error_not_in_nan_or_a_large_bound(te
     x, y = torch.nn.Parameter(torch.tensor([1.0])), torch.nn.Parameter(torch.tensor([2.0]))
     oracles = Oracles(lambda: y.sum(), lambda: (x * y - 5 * y.square()).sum(), [x], [y])
     memory = Memory(states=[{}])
-    text = r"nothing was changed: inner\(\) has curvature -10 where it grew, .*not convex in the lower parameters: reg"
+    text = r"Nothing was changed\. inner\(\) has curvature -10 along that .*not convex in the lower parameters: reg"
     with pytest.raises(RuntimeError, match=text):
         NeumannSeries(terms, bound)(oracles, oracles.f()[2], memory)
     assert memory.numbers["bound"] is None
@@ -368,7 +367,7 @@ def test_one_negative_direction_among_many_is_found_after_a_bound_was_measured()
     NeumannSeries(20)(oracles, oracles.f()[2], memory)
     measured = memory.numbers["bound"]
     diagonal[3] = -1.0
-    with pytest.raises(RuntimeError, match=r"curvature -(0\.9\d*|1) where it grew"):
+    with pytest.raises(RuntimeError, match=r"curvature -(0\.9\d*|1) along that product"):
         NeumannSeries(20)(oracles, oracles.f()[2], memory)
     assert memory.numbers["bound"] == measured
 
@@ -379,7 +378,7 @@ def test_a_bound_that_stays_too_small_is_put_back(monkeypatch):
     memory.numbers["bound"] = 1e-3
     monkeypatch.setattr(inverses, "TRIES", 2)
     monkeypatch.setattr(inverses, "power_iteration", lambda oracles, v: 1e-3)
-    with pytest.raises(RuntimeError, match=r"bound=0\.002: .*nothing was changed: inner\(\) has curvature 0\.001"):
+    with pytest.raises(RuntimeError, match=r"bound=0\.002: .*Nothing was changed\. inner\(\) has curvature 0\.001"):
         estimate(NeumannSeries(8), problem, x, y, memory)
     assert memory.numbers["bound"] == 1e-3
 
@@ -392,7 +391,7 @@ def test_cg_stops_at_negative_curvature():
     assert torch.isfinite(product).all()
 
 
-def test_curvature_is_that_of_the_product():
+def test_curvature_of_a_product():
     v = [torch.tensor([3.0, 0.0]), torch.tensor([4.0])]
     assert curvature(v, [2 * part for part in v]) == 2.0
     assert curvature(v, [-2 * part for part in v]) == -2.0
@@ -407,35 +406,42 @@ def test_power_iteration_starts_anywhere_and_refuses_a_flat_problem():
     oracles = Oracles(problem.outer(x, y), problem.inner(x, y), [x], [y])
     assert power_iteration(oracles, [torch.zeros_like(y)], 30) == pytest.approx(problem.C_gyy, rel=0.05)
     flat = Oracles(lambda: y.sum(), lambda: (0 * y.square()).sum(), [x], [y])
-    with pytest.raises(ValueError, match=r"bound=0\.0: inner\(\) is flat in the lower parameters; add a regularizer"):
+    with pytest.raises(
+        ValueError, match=r"bound=0\.0 is invalid: inner\(\) is flat in the lower parameters\. Add a regularizer"
+    ):
         power_iteration(flat, [y.detach()])
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: Neumann(0), r"terms=0: must be a whole number >= 1; try 10"),
-        (lambda: NeumannSeries(2.5), r"terms=2\.5: must be a whole number >= 1"),
-        (lambda: Neumann(3, bound=-1.0), r"bound=-1\.0: must be a number > 0; C >= \|O_gyy\|"),
-        (lambda: Neumann(3, bound=math.nan), r"bound=nan: must be a number > 0"),
-        (lambda: TrackedSystem(lr=0.0), r"lr=0\.0: must be a number > 0; below 2/\|g_yy\|"),
-        (lambda: CG(steps=True), r"steps=True: must be a whole number >= 1"),
-        (lambda: CG(tolerance=1.0), r"tolerance=1\.0: must lie in \[0, 1\)"),
-        (lambda: Exact(limit=0), r"limit=0: must be a whole number >= 1"),
+        (lambda: Neumann(0), r"terms=0 is invalid: it must be a whole number >= 1\. Try 10"),
+        (lambda: NeumannSeries(2.5), r"terms=2\.5 is invalid: it must be a whole number >= 1"),
+        (lambda: Neumann(3, bound=-1.0), r"bound=-1\.0 is invalid: it must be a number > 0\. Pass C >= \|O_gyy\|"),
+        (lambda: Neumann(3, bound=math.nan), r"bound=nan is invalid: it must be a number > 0"),
+        (
+            lambda: TrackedSystem(lr=0.0),
+            r"lr=0\.0 is invalid: it must be a number > 0\. Pass a number below 2/\|g_yy\|",
+        ),
+        (lambda: CG(steps=True), r"steps=True is invalid: it must be a whole number >= 1"),
+        (lambda: CG(tolerance=1.0), r"tolerance=1\.0 is invalid: it must lie in \[0, 1\)"),
+        (lambda: Exact(limit=0), r"limit=0 is invalid: it must be a whole number >= 1"),
     ],
 )
-def test_bad_options_say_the_rule(make, text):
+def test_invalid_options_name_the_rule(make, text):
     with pytest.raises(ValueError, match=text):
         make()
 
 
 def test_exact_refuses_large_and_singular_problems():
     problem, x, y = quadratic()
-    with pytest.raises(ValueError, match=r"lower parameters=5: a dense Hessian is for at most 3; use CG or Tracked"):
+    with pytest.raises(
+        ValueError, match=r"lower parameters=5 is invalid: a dense Hessian is for at most 3\. Use CG or Tracked"
+    ):
         estimate(Exact(limit=3), problem, x, y)
     z = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
     singular = Oracles(lambda: z.sum(), lambda: x.sum() * z[0] + z[0].square() + 0 * z[1].square(), [x], [z])
-    with pytest.raises(RuntimeError, match=r"singular; add a regularizer to inner"):
+    with pytest.raises(RuntimeError, match=r"singular: add a regularizer to inner"):
         Exact()(singular, singular.f()[2], memory_for())
 
 

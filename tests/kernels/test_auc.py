@@ -21,13 +21,25 @@ def batch(n, seed, dtype, label):
 @needs_c
 @pytest.mark.parametrize("dtype", REALS, ids=str)
 @pytest.mark.parametrize("label", LABELS, ids=str)
-@settings(max_examples=10, deadline=None)
-@given(seed=st.integers(0, 1000), n=st.integers(1, 70), p=st.floats(0.01, 0.99))
-def test_twins(dtype, label, seed, n, p):
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    n=st.integers(1, 70),
+    p=st.floats(0.01, 0.99),
+    margin=st.sampled_from([0.3, 1.0]),
+    sigmoid=st.booleans(),
+    missing=st.integers(0, 70),
+)
+def test_twins(dtype, label, seed, n, p, margin, sigmoid, missing):
     scores, labels = batch(n, seed, dtype, label)
-    numbers = Numbers(p, 0.3, -0.2, 0.7)
+    numbers = Numbers(p, 0.3, -0.2, 0.7, margin, sigmoid)
     forms = [labels] if label in (torch.bool, torch.uint8) else [labels, 2 * labels - 1]
-    twin = auc_loop(scores, labels.to(dtype), numbers)
+    present = None
+    if label.is_floating_point:
+        for form in forms:
+            form[:missing] = torch.nan
+        present = ~labels.isnan()
+    twin = auc_loop(scores, (labels == 1).to(dtype), present, numbers)
     for form in forms:
         found = auc(scores, form, numbers)
         assert not found.wrong
@@ -48,11 +60,15 @@ def test_wrong_labels_are_seen(labels, label):
 
 
 @needs_c
-def test_no_number_is_no_label():
-    assert auc(torch.zeros(2), torch.tensor([1.0, float("nan")]), Numbers(0.5, 0.0, 0.0, 0.0)).wrong
+def test_the_sigmoid_is_exact_at_both_ends():
+    """No overflow, and the slope of a saturated score is not rounded to 0."""
+    scores = torch.tensor([800.0, -800.0, 40.0, -40.0], dtype=torch.float64)
+    found = auc(scores, torch.tensor([0, 1, 0, 1]), Numbers(0.5, 0.0, 0.0, 0.0, 1.0, True))
+    assert found.value == pytest.approx(0.75)
+    assert found.by_scores.tolist() == pytest.approx([0.0, 0.0, 2.1241771276e-18, -1.06208856380e-18], abs=1e-24)
 
 
-def test_what_it_does_not_serve():
+def test_unsupported_tensors():
     numbers = Numbers(0.5, 0.0, 0.0, 0.0)
     for scores, labels in [
         (torch.zeros(4, 2)[:, 0], torch.zeros(4)),
@@ -70,11 +86,11 @@ def test_the_loss_is_the_same_with_and_without(compiled, monkeypatch):
         monkeypatch.setattr(module, "library", lambda: None)
     scores, labels = batch(40, 0, torch.float64, torch.int64)
     scores.requires_grad_()
-    loss = semaopt.losses.AUCMinMax(0.4, 0.3, -0.2, 0.7, dtype=torch.float64)
+    loss = semaopt.losses.AUCMinMax(0.4, 0.3, -0.2, 0.7, margin=0.8, dtype=torch.float64)
     variables = [scores, *loss.parameters()]
     value = loss(scores, 2 * labels - 1)
     w = labels.double()[:, None]
-    expected = objective(scores[:, None], w, loss.prior, s=loss.s, r=loss.r, y=loss.y)
+    expected = objective(scores[:, None].sigmoid(), w, None, loss.prior, loss.s, loss.r, loss.y, 0.8)
     torch.testing.assert_close(value, expected, rtol=1e-13, atol=1e-15)
     for ours, theirs in zip(*(torch.autograd.grad(z, variables) for z in (value, expected)), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-15)

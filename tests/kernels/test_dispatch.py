@@ -156,7 +156,9 @@ def test_a_wish_that_the_c_step_cannot_serve(wish, group, text):
 
 
 def test_an_unknown_wish():
-    with pytest.raises(ValueError, match=r"implementation='cuda': must be one of 'auto', 'c', 'foreach', 'loop'"):
+    with pytest.raises(
+        ValueError, match=r"implementation='cuda' is invalid: it must be one of 'auto', 'c', 'foreach', 'loop'"
+    ):
         semaopt.ASA([parameter(1)], implementation="cuda")
 
 

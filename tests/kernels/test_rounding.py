@@ -168,8 +168,11 @@ def test_small_steps_add_up_where_rounding_to_the_nearest_stands_still():
 
 
 BAD = [
-    ({"state_dtype": torch.float16}, r"state_dtype=torch.float16: must be None or torch.bfloat16; None keeps v and u"),
-    ({"state_dtype": "bf16"}, r"state_dtype='bf16': must be None or torch.bfloat16"),
+    (
+        {"state_dtype": torch.float16},
+        r"state_dtype=torch.float16 is invalid: it must be None or torch.bfloat16\. None keeps v and u",
+    ),
+    ({"state_dtype": "bf16"}, r"state_dtype='bf16' is invalid: it must be None or torch.bfloat16"),
 ]
 
 
@@ -189,5 +192,5 @@ def test_other_parameters_are_refused(dtype):
 
 
 def test_the_seed_is_a_whole_number():
-    with pytest.raises(ValueError, match=r"rounding_seed=0\.5: must be a whole number"):
+    with pytest.raises(ValueError, match=r"rounding_seed=0\.5 is invalid: it must be a whole number"):
         semaopt.ASA([torch.nn.Parameter(torch.ones(1))], rounding_seed=0.5)

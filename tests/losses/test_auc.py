@@ -1,7 +1,6 @@
 import copy
 import io
 import itertools
-import warnings
 
 import pytest
 import torch
@@ -12,6 +11,8 @@ import semaopt
 from semaopt.losses import AUCMinMax
 from semaopt.losses._auc_objective import objective
 
+SCORES = ["sigmoid", "linear"]
+
 
 def batch(n=40, seed=0, dtype=torch.float64, positive=0.3):
     generator = torch.Generator().manual_seed(seed)
@@ -20,26 +21,34 @@ def batch(n=40, seed=0, dtype=torch.float64, positive=0.3):
     return (scores + labels).to(dtype).requires_grad_(), labels
 
 
-def formula(h, b, p, s, r, y):
-    """sec:app_auc_formulation, example by example."""
-    total = 0.0
-    for score, label in zip(h, b, strict=True):
+def formula(h, b, p, s, r, y, score="sigmoid", m=1.0):
+    """sec:app_auc_formulation, example by example; a NaN label is left out."""
+    total, count = 0.0, 0
+    for raw, label in zip(h, b.tolist(), strict=True):
+        if label != label:
+            continue
+        h_i, count = raw.sigmoid() if score == "sigmoid" else raw, count + 1
         if label == 1:
-            total = total + (1 - p) * (score - s) ** 2 - 2 * (1 + y) * (1 - p) * score
+            total = total + (1 - p) * (h_i - s) ** 2 - 2 * (m + y) * (1 - p) * h_i
         else:
-            total = total + p * (score - r) ** 2 + 2 * (1 + y) * p * score
-    return total / len(h) - p * (1 - p) * y**2
+            total = total + p * (h_i - r) ** 2 + 2 * (m + y) * p * h_i
+    return total / count - p * (1 - p) * y**2
 
 
 @pytest.mark.parametrize("start", [(0.0, 0.0, 0.0), (0.5, -0.25, 1.5)])
-@pytest.mark.parametrize("seed", range(3))
-def test_value_and_gradients_are_the_formula(start, seed):
-    h, b = batch(seed=seed)
-    auc = AUCMinMax(0.3, *start, dtype=torch.float64)
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("margin", [1.0, 0.4])
+@pytest.mark.parametrize("missing", [False, True])
+def test_value_and_gradients_are_the_formula(start, score, margin, missing):
+    h, b = batch()
+    b = b.double()
+    if missing:
+        b[::3] = torch.nan
+    auc = AUCMinMax(0.3, *start, score=score, margin=margin, dtype=torch.float64)
     ours = auc(h, b)
     grads = torch.autograd.grad(ours, [h, auc.s, auc.r, auc.y])
     variables = [torch.tensor(value, dtype=torch.float64, requires_grad=True) for value in start]
-    theirs = formula(h, b, 0.3, *variables)
+    theirs = formula(h, b, 0.3, *variables, score, margin)
     assert ours.shape == ()
     torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=1e-15)
     for a, c in zip(grads, torch.autograd.grad(theirs, [h, *variables]), strict=True):
@@ -48,9 +57,14 @@ def test_value_and_gradients_are_the_formula(start, seed):
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own, forward mode
 @pytest.mark.parametrize("shape", [(8,), (8, 1)])
-def test_first_and_second_derivatives(shape):
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("missing", [False, True])
+def test_first_and_second_derivatives(shape, score, missing):
     h, b = batch(8)
-    auc = AUCMinMax(0.3, 0.1, -0.2, 0.4, dtype=torch.float64)
+    if missing:
+        b = b.double()
+        b[3] = torch.nan
+    auc = AUCMinMax(0.3, 0.1, -0.2, 0.4, score=score, margin=0.7, dtype=torch.float64).eval()
 
     def value(h, s, r, y):
         return torch.func.functional_call(auc, {"s": s, "r": r, "y": y}, (h, b)).square()
@@ -66,72 +80,160 @@ def test_first_and_second_derivatives(shape):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("score", SCORES)
 @settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 1000),
     n=st.integers(1, 50),
     prior=st.floats(0.01, 0.99),
     scale=st.sampled_from([1e-3, 1.0, 1e3]),
+    margin=st.sampled_from([0.3, 1.0]),
+    missing=st.booleans(),
 )
-def test_the_closed_form_equals_what_torch_differentiates(dtype, seed, n, prior, scale):
+def test_the_closed_form_equals_what_torch_differentiates(dtype, score, seed, n, prior, scale, margin, missing):
     h, b = batch(n, seed)
+    b = b.to(dtype)
+    if missing:
+        b[: n // 2] = torch.nan
     h = (h.detach() * scale).to(dtype).requires_grad_()
-    auc = AUCMinMax(prior, 0.3 * scale, -0.2 * scale, 0.7, dtype=dtype)
+    auc = AUCMinMax(prior, 0.3 * scale, -0.2 * scale, 0.7, score=score, margin=margin, dtype=dtype)
     variables = [h, auc.s, auc.r, auc.y]
     fast = auc(h, b)
     assert type(fast.grad_fn).__name__ == "ClosedFormBackward"
-    slow = objective(h[:, None], b[:, None].to(dtype), auc.prior, s=auc.s, r=auc.r, y=auc.y)
+    scores = h[:, None].sigmoid() if score == "sigmoid" else h[:, None]
+    w, present = (b == 1).to(dtype)[:, None], ~b.isnan()[:, None]
+    slow = objective(scores, w, present, auc.prior, auc.s, auc.r, auc.y, margin)
     eps = {torch.float32: 1e-5, torch.float64: 1e-13}[dtype]
     torch.testing.assert_close(fast, slow, rtol=eps, atol=eps * scale**2)
     for a, c in zip(torch.autograd.grad(fast, variables), torch.autograd.grad(slow, variables), strict=True):
         torch.testing.assert_close(a, c, rtol=eps, atol=eps * scale)
 
 
-def test_transforms_see_the_operations():
+@pytest.mark.parametrize("labels", [lambda b: b, lambda b: b.double(), lambda b: 2 * b - 1])
+def test_transforms_see_the_operations(labels):
+    """With validation on, which vmap cannot run."""
     h, b = batch(6)
     auc = AUCMinMax(0.3, 0.1, -0.2, 0.4, dtype=torch.float64)
     (expected,) = torch.autograd.grad(auc(h, b), h)
-    torch.testing.assert_close(torch.func.grad(auc)(h.detach(), b), expected)
-    quiet = AUCMinMax(0.3, 0.1, -0.2, 0.4, dtype=torch.float64, validate=False)
-    each = torch.func.vmap(lambda h, b: quiet(h[None], b[None]))(h.detach(), b)
+    torch.testing.assert_close(torch.func.grad(auc)(h.detach(), labels(b)), expected)
+    each = torch.func.vmap(lambda h, b: auc(h[None], b[None]))(h.detach(), labels(b))
     torch.testing.assert_close(each.mean(), auc(h, b))
+    many = AUCMinMax([0.3, 0.3], 0.1, -0.2, 0.4, dtype=torch.float64)
+    columns = torch.func.vmap(lambda h, b: many(h.expand(1, 2), b.expand(1, 2)))(h.detach(), labels(b))
+    torch.testing.assert_close(columns.mean(), auc(h, b))
 
 
+@pytest.mark.parametrize("score", SCORES)
 @settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 1000), n=st.integers(3, 30))
-def test_saddle_value_is_the_pairwise_square_loss(seed, n):
-    """With the prior of the batch: saddle value + p(1-p) = p(1-p) mean over pairs of (1 - h + h')^2."""
-    h, b = batch(n, seed, positive=0.5)
+@given(seed=st.integers(0, 1000), n=st.integers(3, 30), m=st.sampled_from([0.5, 1.0, 2.0]))
+def test_saddle_value_is_the_pairwise_square_loss(score, seed, n, m):
+    """With the prior of the batch: saddle value + p(1-p) m^2 = p(1-p) mean over pairs of (m - h + h')^2."""
+    raw, b = batch(n, seed, positive=0.5)
     b[0], b[1] = 1, 0
-    auc = AUCMinMax.from_labels(b, dtype=torch.float64)
+    auc = AUCMinMax.from_labels(b, score=score, margin=m, dtype=torch.float64)
+    h = raw.sigmoid() if score == "sigmoid" else raw
     p = b.double().mean().item()
-    at = auc.saddle(h, b)
+    at = auc.saddle(raw, b)
     torch.testing.assert_close(at.s, h[b == 1].mean().reshape(1))
     torch.testing.assert_close(at.r, h[b == 0].mean().reshape(1))
     torch.testing.assert_close(at.y, at.r - at.s)
     with torch.no_grad():
         for z, best in zip((auc.s, auc.r, auc.y), at, strict=True):
             z.copy_(best)
-    pairs = torch.stack([(1 - i + j).square() for i, j in itertools.product(h[b == 1], h[b == 0])])
-    torch.testing.assert_close(auc(h, b) + p * (1 - p), p * (1 - p) * pairs.mean(), rtol=1e-11, atol=1e-13)
+    pairs = torch.stack([(m - i + j).square() for i, j in itertools.product(h[b == 1], h[b == 0])])
+    value = auc(raw, b)
+    torch.testing.assert_close(value + p * (1 - p) * m**2, p * (1 - p) * pairs.mean(), rtol=1e-11, atol=1e-13)
+    torch.testing.assert_close(auc.value_for_display(value), pairs.mean().detach(), rtol=1e-10, atol=1e-12)
+
+
+def test_the_displayed_value_is_never_negative():
+    """Also where y is far from its maximizer and the objective far below its saddle value."""
+    h, b = batch()
+    auc = AUCMinMax(0.3, 0.0, 0.0, 40.0, score="linear", dtype=torch.float64)
+    assert auc(h, b) < -100
+    assert auc.value_for_display(auc(h, b)) == 0
+    assert not auc.value_for_display(auc(h, b)).requires_grad
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("m", [0.5, 1.0])
+def test_the_objective_plus_a_constant_is_the_margin_loss_in_alpha(score, m):
+    """Var_+ + Var_- + 2 alpha (m + E_- h - E_+ h) - alpha^2, times p(1-p), with alpha = m + y and the batch's prior."""
+    raw, b = batch(60, 4)
+    alpha, p = 0.8, b.double().mean().item()
+    at = AUCMinMax(p, score=score, dtype=torch.float64).saddle(raw, b)
+    auc = AUCMinMax(p, at.s, at.r, alpha - m, score=score, margin=m, dtype=torch.float64)
+    h = (raw.sigmoid() if score == "sigmoid" else raw).detach()
+    positive, negative = h[b == 1], h[b == 0]
+    variances = positive.var(unbiased=False) + negative.var(unbiased=False)
+    expected = variances + 2 * alpha * (m + negative.mean() - positive.mean()) - alpha**2
+    torch.testing.assert_close((auc(raw, b) + p * (1 - p) * m**2).detach(), p * (1 - p) * expected)
+
+
+@pytest.mark.parametrize("m", [0.5, 1.0])
+def test_it_is_libaucs_margin_loss(m):
+    """LibAUC's version v1, whose alpha is m + y, of the same scores, with gradients."""
+    libauc = pytest.importorskip("libauc.losses.auc", reason="LibAUC is optional")
+    raw, b = batch(60, 4, torch.float32)
+    p = b.double().mean().item()
+    theirs = libauc.AUCMLoss(margin=m, device="cpu")
+    with torch.no_grad():
+        theirs.a.fill_(0.3), theirs.b.fill_(0.1), theirs.alpha.fill_(0.8)
+    ours = AUCMinMax(p, 0.3, 0.1, 0.8 - m, margin=m, surrogate="squared_hinge")
+    value, expected = ours(raw, b), theirs(raw.sigmoid(), b.float()).squeeze()
+    torch.testing.assert_close(value + p * (1 - p) * m**2, expected, rtol=1e-5, atol=1e-6)
+    mine = torch.autograd.grad(value, [raw, ours.s, ours.r, ours.y])
+    for x, y in zip(mine, torch.autograd.grad(expected, [raw, theirs.a, theirs.b, theirs.alpha]), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-6)
+
+
+def test_the_squared_hinge_brings_its_constraint():
+    """Scores farther apart than the margin: y of the square follows them, alpha = m + y of the hinge stays at 0."""
+    h, b = torch.tensor([8.0, 8.0, -8.0, -8.0]), torch.tensor([1, 1, 0, 0])
+    ends = {}
+    for surrogate in ("square", "squared_hinge"):
+        auc = AUCMinMax(0.5, score="linear", margin=0.5, surrogate=surrogate)
+        weight = torch.nn.Parameter(torch.ones(1))
+        optimizer = semaopt.PDAda(primal=[weight, *auc.primal_parameters()], dual=auc.dual_parameters(), dual_lr=0.5)
+        for _ in range(50):
+            optimizer.zero_grad()
+            auc(weight * h, b).backward()
+            optimizer.step()
+        ends[surrogate] = auc.y.item()
+    assert ends["squared_hinge"] == -0.5
+    assert ends["square"] < -5
+    auc = AUCMinMax(0.5, score="linear", surrogate="squared_hinge")
+    assert auc.saddle(h, b).y.item() == -1.0
+    assert AUCMinMax(0.5).projection is None
+    group = semaopt.PDSM(primal=[weight], dual=auc.dual_parameters()).state_dict()["param_groups"][1]
+    assert group["project"] is not None
+
+
+def test_an_explicit_projection_has_priority():
+    auc, box = AUCMinMax(0.5, surrogate="squared_hinge"), semaopt.projections.Box(-0.25, 0.25)
+    primal = auc.primal_parameters()
+    assert semaopt.PDAda(primal=primal, dual=auc.dual_parameters(), project=box).param_groups[1]["project"] == box
+    groups = [{"params": auc.dual_parameters(), "project": box}]
+    assert semaopt.PDAda(primal=primal, dual=groups).param_groups[1]["project"] == box
 
 
 @pytest.mark.parametrize("prior", [0.1, 0.3, 0.8])
-def test_the_saddle_is_stationary_and_of_the_right_kind(prior):
+@pytest.mark.parametrize("score", SCORES)
+def test_the_saddle_is_stationary_and_of_the_right_kind(prior, score):
     h, b = batch()
     h = h.detach()
-    auc = AUCMinMax(prior, dtype=torch.float64)
+    auc = AUCMinMax(prior, score=score, dtype=torch.float64)
     best = auc.saddle(h, b)
 
     def value(s, r, y):
-        return AUCMinMax(prior, s, r, y, dtype=torch.float64)(h, b).item()
+        return AUCMinMax(prior, s, r, y, score=score, dtype=torch.float64)(h, b).item()
 
     at = value(*best)
     for step in (-0.1, 0.1):
         assert value(best.s + step, best.r, best.y) > at
         assert value(best.s, best.r + step, best.y) > at
         assert value(best.s, best.r, best.y + step) < at
-    loss = AUCMinMax(prior, *best, dtype=torch.float64)
+    loss = AUCMinMax(prior, *best, score=score, dtype=torch.float64)
     for gradient in torch.autograd.grad(loss(h, b), [loss.s, loss.r, loss.y]):
         assert abs(gradient.item()) < 1e-14
 
@@ -167,14 +269,12 @@ def test_every_form_of_labels_and_scores(form, column):
         ([-1, 0, 1], r"\[-1, 0, 1\]"),
         ([-1, 0, 0], r"\[-1, 0\]"),
         ([1, 2, 2], r"\[1, 2\]"),
-        ([float("nan"), 1.0, 0.0], r"nan"),
+        ([float("nan"), 2.0, 0.0], r"\[0\.0, 2\.0\]"),
         ([1.0, 1.0 + 1e-6, 0.0], r"1\.000000"),
     ],
 )
 def test_other_labels_are_an_error_that_names_them(labels, values):
-    text = (
-        rf"labels=\[?.*{values}.*: must be \{{0, 1\}} or \{{-1, 1\}}, 1 the positive class; (map the classes|leave out)"
-    )
+    text = rf"labels=\[?.*{values}.*: must be \{{0, 1\}} or \{{-1, 1\}}, 1 the positive class; map the classes"
     with pytest.raises(ValueError, match=text):
         AUCMinMax(0.3)(torch.zeros(3), torch.tensor(labels))
     with pytest.raises(ValueError, match=text):
@@ -200,8 +300,10 @@ def test_a_batch_of_one_class_is_fine(label):
         (
             (4, 2),
             (4,),
-            r"scores of shape \(4, 2\) and labels of shape \(4,\): with 1 prior\(s\) the scores must be \(n,\)",
+            r"scores of shape \(4, 2\) and labels of shape \(4,\): with 1 prior the scores must be \(n,\) or \(n, 1\).*"
+            r"pass one score per example, e\.g\. logits\[:, 1\] - logits\[:, 0\]",
         ),
+        ((4, 3), (4, 3), r"multi-label problem pass one prior per column: AUCMinMax\.from_labels\(labels\)"),
         ((4,), (5,), r"scores of shape \(4,\) and labels of shape \(5,\)"),
         ((2, 2), (4,), r"scores of shape \(2, 2\)"),
         ((1, 4), (4,), r"scores of shape \(1, 4\)"),
@@ -216,19 +318,67 @@ def test_shapes_that_do_not_fit(scores, labels, text):
 
 @pytest.mark.parametrize("prior", [0.0, 1.0, -0.1, 1.5, float("nan"), [], [0.5, 0.0]], ids=str)
 def test_bad_priors(prior):
-    with pytest.raises(ValueError, match=r"prior=.*: must lie in \(0, 1\); it is the share of positive labels"):
+    with pytest.raises(ValueError, match=r"prior=.*must lie in \(0, 1\).*[Ii]t is the share of positive labels"):
         AUCMinMax(prior)
 
 
 def test_labels_of_one_class_have_no_prior():
-    with pytest.raises(
-        ValueError, match=r"labels=1\.0: has examples of one class alone, so there is no AUC; leave it out"
-    ):
+    with pytest.raises(ValueError, match=r"there are only positive labels \(2 of them\), so its AUC is not defined"):
         AUCMinMax.from_labels([1, 1])
-    with pytest.raises(ValueError, match=r"labels='column \[1\]': has examples of one class alone"):
+    text = r"column 1 has only negative labels \(2 of them\).*drop the column, set its labels to NaN to skip it"
+    with pytest.raises(ValueError, match=text):
         AUCMinMax.from_labels([[1, 0], [0, 0]])
-    with pytest.raises(ValueError, match=r"labels=\(0,\): must not be empty"):
+    with pytest.raises(ValueError, match=r"labels=\(0,\).*must not be empty"):
         AUCMinMax.from_labels([])
+    with pytest.raises(ValueError, match=r"labels='NaN'.*must not all be missing"):
+        AUCMinMax.from_labels([[torch.nan], [torch.nan]])
+
+
+def test_wrong_labels_of_one_column_are_named():
+    labels = torch.tensor([[0.0, 3.0], [1.0, torch.nan]])
+    with pytest.raises(ValueError, match=r"labels=\[3\.0\] in column 1: must be \{0, 1\}"):
+        AUCMinMax([0.5, 0.5])(torch.zeros(2, 2), labels)
+
+
+def test_missing_labels_are_left_out_of_the_priors():
+    nan = torch.nan
+    labels = [[1, nan, 1.0], [0, nan, nan], [0, nan, 0.0], [nan, nan, nan]]
+    auc = AUCMinMax.from_labels(labels, dtype=torch.float64)
+    torch.testing.assert_close(auc.prior, torch.tensor([1 / 3, 0.5, 0.5], dtype=torch.float64))
+    minus = [[1, nan, 1.0], [-1, nan, nan], [-1, nan, -1.0], [nan, nan, nan]]
+    assert torch.equal(AUCMinMax.from_labels(minus, dtype=torch.float64).prior, auc.prior)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_missing_labels_are_masked_per_column(score):
+    """Each column is the binary loss on its own labelled rows; one without labels is not in the mean."""
+    h = torch.randn(9, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+    b = (torch.rand(9, 3, generator=torch.Generator().manual_seed(1)) < 0.5).double()
+    b[:4, 0], b[:, 1] = torch.nan, torch.nan
+    options = {"score": score, "margin": 0.6, "dtype": torch.float64}
+    auc = AUCMinMax([0.3, 0.5, 0.6], 0.2, 0.1, -0.4, **options)
+    columns = [AUCMinMax(p, 0.2, 0.1, -0.4, **options)(h[4 * (k == 0) :, k], b[4 * (k == 0) :, k])
+               for k, p in ((0, 0.3), (2, 0.6))]  # fmt: skip
+    value, expected = auc(h, b), torch.stack(columns).mean()
+    torch.testing.assert_close(value, expected)
+    ours, theirs = (torch.autograd.grad(z, h, retain_graph=True)[0] for z in (value, expected))
+    torch.testing.assert_close(ours, theirs)
+    variables = torch.autograd.grad(value, [auc.s, auc.r, auc.y])
+    assert all(g[1] == 0 and g[0] != 0 and g[2] != 0 for g in variables)
+    at = auc.saddle(h, b)
+    alone = AUCMinMax(0.3, **options).saddle(h[4:, 0], b[4:, 0])
+    for column, one in zip(at, alone, strict=True):
+        torch.testing.assert_close(column[:1], one)
+    assert [z[1].item() for z in at] == pytest.approx([0.2, 0.1, -0.4]), "a column without labels stays"
+
+
+def test_a_batch_without_any_label_moves_nothing():
+    for auc, shape in ((AUCMinMax(0.3, 0.1, 0.2, 0.3), (4,)), (AUCMinMax([0.3, 0.4], 0.1, 0.2, 0.3), (4, 2))):
+        h = torch.randn(shape, requires_grad=True)
+        value = auc(h, torch.full(shape, torch.nan))
+        assert value == 0
+        value.backward()
+        assert all((z.grad == 0).all() for z in (h, auc.s, auc.r, auc.y))
 
 
 def test_multi_label_is_the_mean_of_the_columns():
@@ -260,9 +410,11 @@ def test_multi_class_is_each_class_against_the_rest():
     torch.testing.assert_close(auc.prior, torch.tensor([8, 8, 7, 7], dtype=torch.float64) / 30)
     one_hot = torch.nn.functional.one_hot(classes, 4)
     assert torch.equal(auc(h, classes), auc(h, one_hot))
-    with pytest.raises(ValueError, match=r"labels=\(0, 4\): must lie in 0\.\.3; number the classes from 0"):
+    with pytest.raises(ValueError, match=r"labels=\(0, 4\).*must lie in 0\.\.3.*[Nn]umber the classes from 0"):
         auc(h, classes + (classes == 3))
-    with pytest.raises(ValueError, match=r"labels='torch.float32 of shape \(30,\)': 4 classes need whole numbers"):
+    with pytest.raises(
+        ValueError, match=r"labels='torch.float32 of shape \(30,\)'.*must be integer class numbers.*4 classes"
+    ):
         auc(h, classes.float())
     with pytest.raises(ValueError, match=r"scores of shape \(30, 3\).*the scores must be \(n, 4\)"):
         auc(h[:, :3], classes)
@@ -288,19 +440,54 @@ def test_autocast_and_half_precision_scores_are_computed_in_float32():
 def test_large_offsets_cost_no_digits():
     """(h - s)^2 is formed, not h^2 - 2hs + s^2: scores far from 0 keep theirs."""
     h, b = batch(64)
-    near = AUCMinMax(0.5, 0.0, 0.0, -1.0)(h.float(), b)
-    far = AUCMinMax(0.5, 4096.0, 4096.0, -1.0)(h.float() + 4096, b)
+    near = AUCMinMax(0.5, 0.0, 0.0, -1.0, score="linear")(h.float(), b)
+    far = AUCMinMax(0.5, 4096.0, 4096.0, -1.0, score="linear")(h.float() + 4096, b)
     torch.testing.assert_close(near, far, rtol=1e-3, atol=1e-4)
 
 
-def test_a_diverged_score_is_an_infinite_loss_and_no_crash():
-    auc = AUCMinMax(prior=0.5)
-    scores = torch.tensor([1e30, -1e30], requires_grad=True)
-    loss = auc(scores, torch.tensor([1, 0]))
+@pytest.mark.parametrize("classes", [1, 2])
+def test_a_diverged_score_is_an_infinite_loss_and_a_warning(classes):
+    auc = AUCMinMax(prior=[0.5] * classes, score="linear")
+    scores = torch.tensor([[1e30], [-1e30]]).repeat(1, classes).requires_grad_()
+    labels = torch.tensor([[1], [0]]).repeat(1, classes)
+    with pytest.warns(UserWarning, match=r"the AUC objective is inf: the training has diverged; use score='sigmoid'"):
+        loss = auc(scores, labels)
     assert loss.dtype == torch.float32
     assert loss.isinf()
     loss.backward()
     assert scores.grad.isfinite().all()
+    assert auc(scores, labels).isinf(), "the second time without a warning"
+    assert AUCMinMax(prior=[0.5] * classes)(scores, labels).isfinite()
+    with pytest.warns(UserWarning, match=r"is nan: .*check the inputs of the model for NaN and use a smaller lr"):
+        AUCMinMax(prior=0.5)(torch.tensor([torch.nan, 0.0]), torch.tensor([1, 0]))
+
+
+def test_pdsm_at_a_large_step_with_a_linear_score_warns():
+    torch.manual_seed(0)
+    model, a, b = torch.nn.Linear(20, 1), 10 * torch.randn(64, 20), torch.arange(64) % 4 == 0
+    auc = AUCMinMax(0.25, score="linear")
+    primal = [*model.parameters(), *auc.primal_parameters()]
+    optimizer = semaopt.PDSM(primal=primal, dual=auc.dual_parameters(), lr=0.3, dual_lr=0.3)
+
+    def train():
+        for _ in range(200):
+            optimizer.zero_grad()
+            auc(model(a), b).backward()
+            optimizer.step()
+
+    with pytest.warns(UserWarning, match="diverged; use score='sigmoid'"):
+        train()
+
+
+def test_the_default_device_is_not_used():
+    """The value is on the device of the scores."""
+    h, b = batch(8)
+    auc = AUCMinMax(0.3, dtype=torch.float64)
+    with torch.device("meta"):
+        value = auc(h, b)
+        value.backward()
+    assert {z.device.type for z in (value, h.grad, auc.s.grad, auc.y.grad)} == {"cpu"}
+    torch.testing.assert_close(value, auc(h, b))
 
 
 def test_state_dict_and_copies():
@@ -315,8 +502,8 @@ def test_state_dict_and_copies():
     assert torch.equal(auc(h, b), other(h, b))
     assert torch.equal(auc(h, b), copy.deepcopy(auc)(h, b))
     assert [id(z) for z in auc.parameters()] == [id(z) for z in (*auc.primal_parameters(), *auc.dual_parameters())]
-    assert repr(auc) == "AUCMinMax(prior=0.3)"
-    assert repr(AUCMinMax([0.25, 0.5])) == "AUCMinMax(prior=[0.25, 0.5])"
+    assert repr(auc) == "AUCMinMax(prior=0.3, score='sigmoid', margin=1, surrogate='square')"
+    assert repr(AUCMinMax([0.25, 0.5])).startswith("AUCMinMax(prior=[0.25, 0.5], ")
 
 
 def test_without_validation_any_label_but_one_is_negative():
@@ -339,7 +526,7 @@ def train(kind, steps=300, **options):
     b = (torch.rand(400, generator=generator) < 0.1).long()
     a = torch.randn(400, 5, generator=generator) + b[:, None] * torch.tensor([2.0, -1.0, 0.5, 0.0, 0.0])
     torch.manual_seed(0)
-    model, auc = torch.nn.Linear(5, 1), AUCMinMax.from_labels(b)
+    model, auc = torch.nn.Linear(5, 1), AUCMinMax.from_labels(b, score="linear")
     optimizer = kind(primal=[*model.parameters(), *auc.primal_parameters()], dual=auc.dual_parameters(), **options)
     for k in range(steps):
         part = torch.randint(400, (32,), generator=torch.Generator().manual_seed(k))
@@ -384,11 +571,14 @@ def test_every_method_trains_it(kind, options):
     [
         ({"prior": "a"}, "prior='a': must be a number"),
         ({"prior": 0.5, "s": "a"}, "s='a': must be a number"),
-        ({"prior": 0.5, "s": [1.0, 2.0]}, r"s=\(2,\): must be one number or have shape \(1,\)"),
-        ({"prior": [0.5, 0.2], "y": [1.0, 2.0, 3.0]}, r"y=\(3,\): must be one number or have shape \(2,\)"),
+        ({"prior": 0.5, "s": [1.0, 2.0]}, r"s=\(2,\).*must be one number or have the shape of the prior, \(1,\)"),
+        ({"prior": [0.5, 0.2], "y": [1.0, 2.0, 3.0]}, r"y=\(3,\).*must be one number or have the shape .*\(2,\)"),
+        ({"prior": 0.5, "score": "tanh"}, r"score='tanh'.*must be one of 'sigmoid', 'linear'"),
+        ({"prior": 0.5, "margin": 0.0}, r"margin=0\.0.*must be a finite number > 0"),
+        ({"prior": 0.5, "surrogate": "hinge"}, r"surrogate='hinge'.*must be one of 'square', 'squared_hinge'"),
     ],
 )
-def test_wrong_starts_are_told(given_, text):
+def test_wrong_options_are_refused(given_, text):
     with pytest.raises(ValueError, match=text):
         AUCMinMax(**given_)
 
@@ -403,7 +593,7 @@ def test_a_cast_does_not_round_the_prior():
     for auc in (AUCMinMax(0.3), AUCMinMax(0.3).half(), AUCMinMax(torch.tensor(0.3, dtype=torch.float64)).cpu()):
         assert auc.double().prior.item() == 0.3
     assert AUCMinMax.from_labels([1, 0, 0]).double().prior.item() == 1 / 3
-    assert repr(AUCMinMax([0.1, 0.2])) == "AUCMinMax(prior=[0.1, 0.2])"
+    assert repr(AUCMinMax([0.1, 0.2])).startswith("AUCMinMax(prior=[0.1, 0.2], ")
 
 
 def test_a_prior_that_was_loaded_or_set_is_the_one_that_is_cast():
@@ -417,10 +607,10 @@ def test_a_prior_that_was_loaded_or_set_is_the_one_that_is_cast():
     assert empty.double().prior.is_meta
 
 
-@pytest.mark.parametrize(("drawn", "invariant"), [(0.25, True), (0.5, False)])
-def test_the_prior_is_the_share_among_those_drawn(drawn, invariant):
+@pytest.mark.parametrize(("share", "invariant"), [(0.25, True), (0.5, False)])
+def test_the_prior_is_the_share_in_the_batches(share, invariant):
     """Else the saddle value changes with a constant that is added to all scores."""
-    auc, b = AUCMinMax(0.25, dtype=torch.float64), torch.arange(8) < 8 * drawn
+    auc, b = AUCMinMax(0.25, score="linear", dtype=torch.float64), torch.arange(8) < 8 * share
     h = torch.linspace(-1, 2, 8, dtype=torch.float64)
 
     def value(scores):
@@ -440,89 +630,14 @@ def test_the_prior_is_the_share_among_those_drawn(drawn, invariant):
             TypeError,
             r"labels of type list: must be a tensor; try torch",
         ),
-        (lambda: AUCMinMax(0.3)(torch.zeros(2), torch.tensor([1, torch.nan])), ValueError, r"nan.*without a label"),
-        (lambda: AUCMinMax.from_labels(1), ValueError, r"labels=1: must be a vector or a matrix"),
+        (lambda: AUCMinMax.from_labels(1), ValueError, r"labels=1.*must be a vector or a matrix"),
         (lambda: AUCMinMax.from_labels(["a", "b"]), ValueError, r"labels=\['a', 'b'\]: must be a number, a sequence"),
-        (lambda: AUCMinMax.from_labels([[0], [1]], num_classes=2), ValueError, r"try labels\.flatten\(\)\.long\(\)"),
+        (lambda: AUCMinMax.from_labels([[0], [1]], num_classes=2), ValueError, r"Try labels\.flatten\(\)\.long\(\)"),
     ],
 )
-def test_labels_that_are_none(wrong, error, text):
+def test_invalid_labels(wrong, error, text):
     with pytest.raises(error, match=text):
         wrong()
-
-
-def draw(auc, share, batches, seed=0, size=32, views=1):
-    generator = torch.Generator().manual_seed(seed)
-    for k in range(batches):
-        b = (torch.rand(size // views, generator=generator)[:, None] < torch.tensor(share)).repeat_interleave(views, 0)
-        auc(torch.full(b.shape, float(k), requires_grad=True), b).backward()
-
-
-def told(run, *arguments, **options):
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        run(*arguments, **options)
-    return [str(one.message) for one in found]
-
-
-def test_a_sampler_that_does_not_draw_by_the_prior_is_told_once():
-    text = r"of the first 2048 examples 0\.\d+ were positive, but prior=0\.1: .*pass the share"
-    with pytest.warns(UserWarning, match=text) as found:
-        draw(AUCMinMax(0.1), [0.5], 300)
-    assert [warning.filename for warning in found] == [__file__]
-    with pytest.warns(UserWarning, match=r"positive in class 1, but prior=0\.3"):
-        draw(AUCMinMax([0.5, 0.3]), [0.5, 0.1], 64)
-    with pytest.warns(UserWarning, match=r"but prior=0\.001"):
-        draw(AUCMinMax(0.001), [0.5], 64)
-
-
-def test_the_warning_names_the_line_of_the_user_and_comes_once_even_as_an_error():
-    both = semaopt.losses.WithLoss(torch.nn.Identity(), AUCMinMax(0.1))
-    with pytest.warns(UserWarning, match="prior") as found:
-        draw(both, [0.5], 80)
-    assert [warning.filename for warning in found] == [__file__]
-    auc = AUCMinMax(0.1)
-    draw(auc, [0.5], 63)
-    with pytest.raises(UserWarning, match="prior"):
-        draw(auc, [0.5], 1)
-    draw(auc, [0.5], 80)
-
-
-@pytest.mark.parametrize("views", [1, 8, 32])
-@pytest.mark.parametrize("prior", [1e-4, 0.01, 0.1, 0.5, 0.99])
-def test_even_draws_are_not_told_of(prior, views):
-    for seed in range(20):
-        assert told(draw, AUCMinMax(prior), [prior], 64, seed, views=views) == []
-
-
-def test_many_rare_classes_are_not_told_of():
-    assert told(draw, AUCMinMax([1e-4] * 500), [1e-4] * 500, 64) == []
-
-
-def test_one_batch_that_is_used_again_counts_once():
-    auc, b = AUCMinMax(0.1), torch.ones(32)
-
-    def again():
-        for _ in range(2000):
-            auc(torch.zeros(32, requires_grad=True), b)
-
-    assert told(again) == []
-
-
-def test_only_training_is_watched_and_only_with_validation():
-    auc, b, free, later = AUCMinMax(0.1), torch.ones(32), AUCMinMax(0.1, validate=False), AUCMinMax(0.1)
-    later.validate = False
-    for k in range(100):
-        free(torch.full((32,), float(k), requires_grad=True), b)
-        later(torch.full((32,), float(k), requires_grad=True), b)
-        with torch.no_grad():
-            auc(torch.full((32,), float(k)), b)
-    auc.eval()
-    draw(auc, [0.5], 100)
-    auc.train()
-    draw(auc, [0.5], 63)
-    with pytest.warns(UserWarning, match=r"of the first 2048 examples"):
-        draw(copy.deepcopy(auc), [0.5], 1)
 
 
 def test_shapes_alone_are_enough():

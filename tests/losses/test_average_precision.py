@@ -101,11 +101,15 @@ def test_it_raises_the_average_precision():
 
 
 def test_wrong_options():
-    with pytest.raises(ValueError, match=r"prior=1\.0: must lie in \(0, 1\); the share of positives"):
+    with pytest.raises(ValueError, match=r"prior=1\.0 is invalid: it must lie in \(0, 1\)\. The share of positives"):
         AveragePrecision(prior=1.0)
-    with pytest.raises(ValueError, match=r"margin=0: must be a finite number > 0"):
+    with pytest.raises(ValueError, match=r"margin=0 is invalid: it must be a finite number > 0"):
         AveragePrecision(margin=0)
-    with pytest.raises(ValueError, match=r"labels=\(2,\): must match the scores, \(3,\); one label a score"):
+    with pytest.raises(
+        ValueError, match=r"labels=\(2,\) is invalid: it must match the scores, \(3,\)\. One label a score"
+    ):
         AveragePrecision().inner(torch.zeros(3), torch.zeros(2))
-    with pytest.raises(ValueError, match=r"labels='nan': must be numbers.*leave out examples without a label"):
+    with pytest.raises(
+        ValueError, match=r"labels='nan' is invalid: it must be numbers.*Leave out examples without a label"
+    ):
         AveragePrecision().inner(torch.zeros(2), torch.tensor([1.0, torch.nan]))

@@ -109,9 +109,7 @@ def test_the_worst_group_gains():
     def worst(robust):
         w = torch.nn.Parameter(torch.zeros(1))
         dro = DRO(2, 0.1, "chi2", share)
-        optimizer = semaopt.PDAda(
-            primal=[w], dual=dro.dual_parameters(), lr=0.02, dual_lr=0.05 if robust else 0.0, project=dro.projection
-        )
+        optimizer = semaopt.PDAda(primal=[w], dual=dro.dual_parameters(), lr=0.02, dual_lr=0.05 if robust else 0.0)
         for k in range(600):
             part = torch.randint(400, (64,), generator=torch.Generator().manual_seed(k))
             optimizer.zero_grad()
@@ -126,20 +124,20 @@ def test_the_worst_group_gains():
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: DRO(0), r"size=0: must be a whole number >= 1"),
+        (lambda: DRO(0), r"size=0.*must be a whole number >= 1"),
         (
             lambda: DRO(2, strength=0.0),
-            r"strength=0\.0: must be a finite number > 0; it makes the objective strongly concave",
+            r"strength=0\.0.*must be a finite number > 0.*[Ii]t makes the objective strongly concave",
         ),
-        (lambda: DRO(2, regularizer="l2"), r"regularizer='l2': must be one of kl, chi2; try 'kl'"),
+        (lambda: DRO(2, regularizer="l2"), r"regularizer='l2'.*must be one of kl, chi2.*Try 'kl'"),
         (
             lambda: DRO(2, frequencies=[0.5, 0.6]),
-            r"frequencies=\[0\.5, 0\.6\]: must be 2 numbers > 0 with sum 1; divide counts",
+            r"frequencies=\[0\.5, 0\.6\].*must be 2 numbers > 0 with sum 1.*Divide the counts",
         ),
         (lambda: DRO(2, frequencies=[1.0]), r"must be 2 numbers > 0 with sum 1"),
-        (lambda: DRO(2)(torch.zeros(3)), r"losses=\(3,\): must be a vector of shape \(2,\); pass one loss per sample"),
-        (lambda: DRO(2)(torch.zeros(3), torch.zeros(2).long()), r"losses=\(3,\): must be a vector of shape \(2,\)"),
-        (lambda: DRO(2)(torch.zeros(()), torch.zeros(()).long()), r"losses=\(\): must be a vector"),
+        (lambda: DRO(2)(torch.zeros(3)), r"losses=\(3,\).*must be a vector of shape \(2,\).*Pass one loss per sample"),
+        (lambda: DRO(2)(torch.zeros(3), torch.zeros(2).long()), r"losses=\(3,\).*must be a vector of shape \(2,\)"),
+        (lambda: DRO(2)(torch.zeros(()), torch.zeros(()).long()), r"losses=\(\).*must be a vector"),
     ],
 )
 def test_bad_arguments(make, text):
@@ -148,14 +146,16 @@ def test_bad_arguments(make, text):
 
 
 @pytest.mark.parametrize("index", [2, -1])
-def test_an_index_that_is_none_of_the_weights(index):
+def test_an_index_out_of_range(index):
     with pytest.raises(IndexError, match=rf"index=\[{index}\]: must lie in 0\.\.1; there are 2 weights"):
         DRO(2)(torch.zeros(1), torch.tensor([index]))
 
 
 @pytest.mark.parametrize("index", [[0], torch.tensor([0.0]), torch.tensor([True])], ids=str)
-def test_an_index_that_is_no_tensor_of_whole_numbers(index):
-    with pytest.raises(ValueError, match=r"must be a tensor of whole numbers; say which weight each loss belongs to"):
+def test_an_index_of_another_type(index):
+    with pytest.raises(
+        ValueError, match=r"must be a tensor of whole numbers.*Pass the index of the weight of each loss"
+    ):
         DRO(2)(torch.zeros(1), index)
 
 
@@ -167,3 +167,16 @@ def test_state_dict_and_repr():
     assert torch.equal(other.frequencies, dro.frequencies)
     assert dro.primal_parameters() == []
     assert repr(dro) == "DRO(size=3, strength=0.5, regularizer='chi2')"
+
+
+def test_the_weights_bring_their_projection():
+    """Without project=, the weights stay on the simplex."""
+    dro, x = DRO(3, 0.5, "chi2"), torch.nn.Parameter(torch.tensor([1.0, 2.0, 4.0]))
+    optimizer = semaopt.PDSM(primal=[x], dual=dro.dual_parameters(), dual_lr=0.7)
+    for _ in range(3):
+        optimizer.zero_grad()
+        dro(x.square()).backward()
+        optimizer.step()
+        assert dro.weights.sum().item() == pytest.approx(1.0)
+        assert (dro.weights >= 0).all()
+    assert dro.weights[2] > 0.9

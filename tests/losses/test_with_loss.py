@@ -88,7 +88,9 @@ def test_the_sides_are_parted(name):
 
 
 def test_a_loss_without_dual_variables_is_refused():
-    with pytest.raises(TypeError, match=r"loss=MSELoss: has no dual_parameters\(\), so nothing says which parameters"):
+    with pytest.raises(
+        TypeError, match=r"loss of type MSELoss: has no dual_parameters\(\), so it is unknown which parameters"
+    ):
         WithLoss(network(), torch.nn.MSELoss())
 
 

@@ -154,25 +154,33 @@ def test_a_group_added_later():
     torch.testing.assert_close(a.detach(), before - 0.1)
     assert (b == 0).all()
     with pytest.raises(
-        ValueError, match=r"role=None: a param group of a min-max optimizer must have one; say which side"
+        ValueError, match=r"role=None is invalid: a param group of a min-max optimizer must have one\. Say which side"
     ):
         optimizer.add_param_group({"params": pair()})
     assert len(optimizer.param_groups) == 4
 
 
 BAD = [
-    ({"dual_lr": -1.0}, ValueError, r"dual_lr=-1\.0: must be a finite number >= 0; try ten times lr"),
+    ({"dual_lr": -1.0}, ValueError, r"dual_lr=-1\.0 is invalid: it must be a finite number >= 0\. Try ten times lr"),
     ({"project": 3}, TypeError, r"project=3: must map a tensor in place; pass an instance such as"),
     ({"project": projections.Box}, TypeError, r"project=<class .*Box'>: must map a tensor in place"),
-    ({"primal": []}, ValueError, r"primal=\[\]: must hold at least one parameter; a generator is empty after"),
-    ({"dual": iter(())}, ValueError, r"dual=\[\]: must hold at least one parameter"),
+    (
+        {"primal": []},
+        ValueError,
+        r"primal=\[\] is invalid: it must hold at least one parameter\. A generator is empty after",
+    ),
+    ({"dual": iter(())}, ValueError, r"dual=\[\] is invalid: it must hold at least one parameter"),
     ({"dual": torch.zeros(2)}, TypeError, r"dual: got one tensor; pass a list, dual=\[tensor\]"),
     ({"primal": 3}, TypeError, r"primal: got int; pass parameters, such as model\.parameters\(\)"),
-    ({"dual": [{"params": [], "role": "primal"}]}, ValueError, r"role='primal': given as dual=; leave the role out"),
+    (
+        {"dual": [{"params": [], "role": "primal"}]},
+        ValueError,
+        r"role='primal' is invalid: given as dual=\. Leave the role out",
+    ),
     (
         {"dual": [{"params": [], "beta": 0.5}]},
         ValueError,
-        r"beta=0\.5: the dual variables of PDAda are not averaged; leave",
+        r"beta=0\.5 is invalid: the dual variables of PDAda are not averaged\. Leave",
     ),
     (
         {"dual": [{"params": [], "weight_decay": 0.1}]},
@@ -190,7 +198,7 @@ BAD = [
         ValueError,
         r"maximize=True: x is minimized and y maximized; pass what",
     ),
-    ({"primal": [{"params": [], "beta": None}]}, ValueError, r"beta=None: must lie in \[0, 1\)"),
+    ({"primal": [{"params": [], "beta": None}]}, ValueError, r"beta=None is invalid: it must lie in \[0, 1\)"),
 ]
 
 
@@ -299,7 +307,7 @@ def test_a_checkpoint_of_other_roles_changes_nothing():
     state["param_groups"].reverse()
     before = str(optimizer.state_dict())
     with pytest.raises(
-        ValueError, match=r"role='dual': group 0 of this optimizer is primal; construct the optimizer with"
+        ValueError, match=r"role='dual' is invalid: group 0 of this optimizer is primal\. Construct the optimizer with"
     ):
         optimizer.load_state_dict(state)
     assert str(optimizer.state_dict()) == before
@@ -311,10 +319,11 @@ def test_a_checkpoint_of_another_method_changes_nothing():
     run(x, y, optimizer, 2)
     before = str(optimizer.state_dict())
     with pytest.raises(
-        ValueError, match=r"options=\['bias_correction', .*'scaling'\]: group 0 of the checkpoint lacks options of"
+        ValueError,
+        match=r"options=\['bias_correction', .*'scaling'\] is invalid: group 0 of the checkpoint lacks options of",
     ):
         optimizer.load_state_dict(other.state_dict())
-    with pytest.raises(ValueError, match=r"role=None: group 0 of this optimizer is primal"):
+    with pytest.raises(ValueError, match=r"role=None is invalid: group 0 of this optimizer is primal"):
         optimizer.load_state_dict(semaopt.ASA([x]).state_dict())
     assert str(optimizer.state_dict()) == before
 

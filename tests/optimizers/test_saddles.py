@@ -155,7 +155,9 @@ def test_stages_hand_on_x_tau_v_tau_and_y_tau():
 def test_stages_need_a_dual_step_size():
     x, y = start()
     optimizer = semaopt.PDSM(primal=[x], dual=[y])
-    with pytest.raises(ValueError, match=r"stages\[1\]\.dual_eta=None: the dual groups need a step size; Stage\("):
+    with pytest.raises(
+        ValueError, match=r"stages\[1\]\.dual_eta=None is invalid: the dual groups need a step size\. Stage\("
+    ):
         Stages(optimizer, [Stage(0.1, 0.5, T=1, dual_eta=0.1), Stage(0.1, 0.5, T=1)])
-    with pytest.raises(ValueError, match=r"dual_eta=-1\.0: must be a finite number >= 0"):
+    with pytest.raises(ValueError, match=r"dual_eta=-1\.0 is invalid: it must be a finite number >= 0"):
         Stage(0.1, 0.5, T=1, dual_eta=-1.0)

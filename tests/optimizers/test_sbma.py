@@ -9,7 +9,7 @@ from torch import nn
 
 import semaopt
 from semaopt.hypergradient import CG, Neumann
-from semaopt.hypergradient.sampling import uniform
+from semaopt.hypergradient.inverses import uniform
 from semaopt.problems import QuadraticBilevel
 
 
@@ -131,7 +131,9 @@ def test_an_average_that_is_refused_takes_the_others_back():
     late = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     optimizer.add_param_group({"params": [late], "role": "lower"})
     before, place = copy.deepcopy(optimizer.state[y]), x.detach().clone()
-    with pytest.raises(ValueError, match=r"f_y=\(6,\): had shape \(5,\) before; none may join or be frozen later"):
+    with pytest.raises(
+        ValueError, match=r"f_y=\(6,\) is invalid: had shape \(5,\) before\. None may join or be frozen later"
+    ):
         optimizer.step(closures[0], lambda: closures[1]() + late.square().sum())
     torch.testing.assert_close(optimizer.state[y], before, rtol=0, atol=0)
     assert torch.equal(x, place)
@@ -149,20 +151,22 @@ def test_the_first_lower_parameter_may_not_be_frozen_either():
 
     optimizer.step(outer, inner)
     ys[0].requires_grad_(False)
-    with pytest.raises(ValueError, match=r"f_y=\(2,\): had shape \(4,\) before; none may join or be frozen later"):
+    with pytest.raises(
+        ValueError, match=r"f_y=\(2,\) is invalid: had shape \(4,\) before\. None may join or be frozen later"
+    ):
         optimizer.step(outer, inner)
 
 
 def test_wrong_options():
     _, x, y, closures = bed()
     for name in ("lam", "c_fy", "c_gxy"):
-        with pytest.raises(ValueError, match=rf"{name}=-1\.0: must be a number > 0; None does not clip"):
+        with pytest.raises(ValueError, match=rf"{name}=-1\.0 is invalid: it must be a number > 0. None does not clip"):
             semaopt.SBMA([x], [y], **{name: -1.0})
     with pytest.raises(TypeError, match=r"inverse=CG.*: SBMA averages samples of h; pass Neumann"):
         semaopt.SBMA([x], [y], inverse=CG())
     with pytest.raises(TypeError, match=r"inverse=CG.*: SBMA averages samples of h; pass Neumann"):
         semaopt.SBMA([x], [y]).inverse = CG()
-    with pytest.raises(ValueError, match=r"beta=0\.5: all pieces are averaged with one beta"):
+    with pytest.raises(ValueError, match=r"beta=0\.5 is invalid: all pieces are averaged with one beta"):
         semaopt.SBMA([{"params": [x], "beta": 0.5}], [y])
     optimizer = semaopt.SBMA([x], [y])
     optimizer.step(*closures)
@@ -176,7 +180,9 @@ def test_wrong_options():
     frozen.requires_grad_(False)
     with pytest.raises(ValueError, match=r"had shape \(2,\) before; none may join or be frozen later"):
         optimizer.step(lambda: other.sum() + closures[0](), closures[1])
-    with pytest.raises(ValueError, match=r"bound=0\.0: inner\(\) is flat in the lower parameters; add a regularizer"):
+    with pytest.raises(
+        ValueError, match=r"bound=0\.0 is invalid: inner\(\) is flat in the lower parameters\. Add a regularizer"
+    ):
         semaopt.SBMA([x], [y]).step(closures[0], lambda: (y - y.detach()).pow(3).sum() + 0 * x.sum())
     tiny = semaopt.SBMA([x], [y], inverse=Neumann(200, bound=1e-200))
     with pytest.raises(RuntimeError, match=r"bound=1e-200: a product of \d+ factors .* overflows; give a larger bound"):

@@ -177,23 +177,50 @@ def test_groups_share_z():
     optimizer = semaopt.SCMA([{"params": [a], "lr": 0.5}, {"params": [b], "lr": 0.0}], beta=0.0, scaling="shb")
     optimizer.step(lambda: a * b, lambda z: z.sum())
     assert (a.item(), b.item()) == (0.0, 2.0)
-    with pytest.raises(ValueError, match=r"inner_beta=0\.5: all groups share one z; give inner_beta to the optimizer"):
+    with pytest.raises(
+        ValueError, match=r"inner_beta=0\.5 is invalid: all groups share one z\. Give inner_beta to the optimizer"
+    ):
         optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))], "inner_beta": 0.5})
 
 
 @pytest.mark.parametrize(
     ("options", "call", "kind", "text"),
     [
-        ({}, {"index": [0]}, ValueError, r"index=\[0\]: this optimizer has one z; construct it with blocks=n"),
-        ({"blocks": 3}, {}, ValueError, r"index=None: this optimizer has 3 blocks; say which"),
-        ({"blocks": 3}, {"index": [0, 3]}, ValueError, r"index=\[0, 3\]: must lie in 0\.\.2"),
-        ({"blocks": 3}, {"index": [1, 1]}, ValueError, r"index=\[1, 1\]: must hold each block at most once"),
-        ({"blocks": 3}, {"index": [0.5]}, ValueError, r"index=\[0\.5\]: must be a vector of whole numbers"),
-        ({"blocks": 3}, {"index": [0]}, ValueError, r"inner\(\)=\(2,\): must have 1 rows; one for each block"),
+        (
+            {},
+            {"index": [0]},
+            ValueError,
+            r"index=\[0\] is invalid: this optimizer has one z\. Construct it with blocks=n",
+        ),
+        ({"blocks": 3}, {}, ValueError, r"index=None is invalid: this optimizer has 3 blocks\. Say which"),
+        ({"blocks": 3}, {"index": [0, 3]}, ValueError, r"index=\[0, 3\] is invalid: it must lie in 0\.\.2"),
+        (
+            {"blocks": 3},
+            {"index": [1, 1]},
+            ValueError,
+            r"index=\[1, 1\] is invalid: it must hold each block at most once",
+        ),
+        (
+            {"blocks": 3},
+            {"index": [0.5]},
+            ValueError,
+            r"index=\[0\.5\] is invalid: it must be a vector of whole numbers",
+        ),
+        (
+            {"blocks": 3},
+            {"index": [0]},
+            ValueError,
+            r"inner\(\)=\(2,\) is invalid: it must have 1 rows\. One for each block",
+        ),
         ({}, {"inner": lambda x: 1.0}, TypeError, r"inner\(\) returned float; return the tensor g\(x\)"),
         ({}, {"inner": lambda x: x.detach()}, RuntimeError, r"inner\(\) returned a tensor without a graph"),
-        ({}, {"outer": lambda z: z}, ValueError, r"outer\(\) returned shape \(2,\): must be one number"),
-        ({}, {"inner": lambda x: x[:1] * 2}, ValueError, r"inner\(\)=\(1,\): had shape \(2,\) before; keep its shape"),
+        ({}, {"outer": lambda z: z}, ValueError, r"outer\(\) returned shape \(2,\): it must return one number"),
+        (
+            {},
+            {"inner": lambda x: x[:1] * 2},
+            ValueError,
+            r"inner\(\)=\(1,\) is invalid: had shape \(2,\) before\. Keep its shape",
+        ),
     ],
 )
 def test_errors_change_nothing(options, call, kind, text):
@@ -211,11 +238,11 @@ def test_errors_change_nothing(options, call, kind, text):
 
 def test_wrong_options():
     x = nn.Parameter(torch.ones(1))
-    with pytest.raises(ValueError, match=r"inner_beta=1\.0: must lie in \[0, 1\)"):
+    with pytest.raises(ValueError, match=r"inner_beta=1\.0 is invalid: it must lie in \[0, 1\)"):
         semaopt.SCMA([x], inner_beta=1.0)
-    with pytest.raises(ValueError, match=r"blocks=0: must be a whole number >= 1"):
+    with pytest.raises(ValueError, match=r"blocks=0 is invalid: it must be a whole number >= 1"):
         semaopt.SCMA([x], blocks=0)
-    with pytest.raises(ValueError, match=r"fresh=1: must be True or False"):
+    with pytest.raises(ValueError, match=r"fresh=1 is invalid: it must be True or False"):
         semaopt.SCMA([x], fresh=1)
     optimizer = semaopt.SCMA([x])
     with pytest.raises(RuntimeError, match=r"outer\(z\) does not depend on z"):

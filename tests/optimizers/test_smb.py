@@ -11,7 +11,7 @@ from torch import nn
 
 import semaopt
 from semaopt.hypergradient import CG, Exact, Neumann, NeumannSeries, TrackedSystem
-from semaopt.hypergradient.sampling import uniform
+from semaopt.hypergradient.inverses import uniform
 from semaopt.problems import QuadraticBilevel
 
 
@@ -249,17 +249,19 @@ def test_groups_of_each_level_have_their_own_options():
 
 def test_errors_name_the_value_the_rule_and_the_remedy():
     x, y = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
-    with pytest.raises(ValueError, match=r"lower_lr=-1: must be a finite number >= 0; below 2/\|g_yy\|"):
+    with pytest.raises(ValueError, match=r"lower_lr=-1 is invalid: it must be a finite number >= 0\. Below 2/\|g_yy\|"):
         semaopt.SMB([x], [y], lower_lr=-1)
-    with pytest.raises(ValueError, match=r"lower_weight_decay=-1: must be a finite number >= 0"):
+    with pytest.raises(ValueError, match=r"lower_weight_decay=-1 is invalid: it must be a finite number >= 0"):
         semaopt.SMB([x], [y], lower_weight_decay=-1)
     with pytest.raises(TypeError, match=r"upper: got one tensor; pass a list, upper=\[tensor\]"):
         semaopt.SMB(x, [y])
-    with pytest.raises(ValueError, match=r"lower=\[\]: must hold at least one parameter"):
+    with pytest.raises(ValueError, match=r"lower=\[\] is invalid: it must hold at least one parameter"):
         semaopt.SMB([x], [])
     with pytest.raises(ValueError, match=r"given twice, at group 0, position 0 and at group 1, position 0"):
         semaopt.SMB([x], [x])
-    with pytest.raises(ValueError, match=r"beta=0\.5: the lower variables of SMB are not averaged; leave it out"):
+    with pytest.raises(
+        ValueError, match=r"beta=0\.5 is invalid: the lower variables of SMB are not averaged\. Leave it out"
+    ):
         semaopt.SMB([x], [{"params": [y], "beta": 0.5}])
     with pytest.raises(ValueError, match=r"scaling='adam': a lower group has no such option; it has .*project"):
         semaopt.SMB([x], [{"params": [y], "scaling": "adam"}])
@@ -272,13 +274,13 @@ def test_errors_name_the_value_the_rule_and_the_remedy():
     with pytest.raises(TypeError, match=r"complex parameters have no hypergradient here: pass torch\.view_as_real"):
         semaopt.SMB([nn.Parameter(torch.ones(1, dtype=torch.complex64))], [y])
     optimizer = semaopt.SMB([x], [y])
-    with pytest.raises(ValueError, match=r"role=None: a param group of a bilevel optimizer must have one"):
+    with pytest.raises(ValueError, match=r"role=None is invalid: a param group of a bilevel optimizer must have one"):
         optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
     with pytest.raises(TypeError, match=r"inner=tensor\(1\.\): step\(outer, inner\) takes two functions"):
         optimizer.step(lambda: y.sum(), torch.tensor(1.0))
     swapped = semaopt.SMB([y], [x]).state_dict()
     swapped["param_groups"].reverse()
-    with pytest.raises(ValueError, match=r"role='lower': group 0 of this optimizer is upper; construct"):
+    with pytest.raises(ValueError, match=r"role='lower' is invalid: group 0 of this optimizer is upper\. Construct"):
         optimizer.load_state_dict(swapped)
 
 

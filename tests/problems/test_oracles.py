@@ -1,15 +1,16 @@
-"""Every oracle is unbiased, and its variance is what it says."""
+"""Every oracle is unbiased and has the variance it states."""
 
 import math
 
 import pytest
 import torch
 
+from semaopt import problems
 from semaopt.problems import (
     Additive,
-    Exact,
     LeastSquares,
     Multiplicative,
+    Noiseless,
     Quantized,
     RandomCoordinate,
     Sampled,
@@ -27,7 +28,7 @@ ORACLES = [
     (Sparsified(Additive(0.3), 0.4), True),
     (Sparsified(Multiplicative(0.5, 0.3), 0.5), True),
     (Quantized(Additive(0.3), 0.25), False),
-    (Exact(), True),
+    (Noiseless(), True),
 ]
 
 
@@ -82,19 +83,32 @@ def test_signs_are_fair_and_seeded():
 
 def test_blocks_do_not_change_the_number_of_steps():
     x = torch.zeros(1000, 10, dtype=torch.float64)
-    for oracle in (Additive(1.0), Exact()):
+    for oracle in (Additive(1.0), Noiseless()):
         assert sum(1 for _ in blocks(oracle, 250, x, torch.Generator().manual_seed(0))) == 250
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: Additive(0.0), r"sigma2=0.0: must be a finite number > 0; Exact\(\) has no noise"),
-        (lambda: Multiplicative(-1.0, 1.0), r"relative=-1.0: must be a finite number > 0"),
-        (lambda: Sparsified(Exact(), 0.0), r"keep=0.0: must lie in \(0, 1\]"),
-        (lambda: Quantized(Exact(), 0.0), r"step=0.0: must be a finite number > 0"),
+        (
+            lambda: Additive(0.0),
+            r"sigma2=0.0 is invalid: it must be a finite number > 0\. Use Noiseless\(\) for no noise",
+        ),
+        (lambda: Multiplicative(-1.0, 1.0), r"relative=-1.0 is invalid: it must be a finite number > 0"),
+        (lambda: Sparsified(Noiseless(), 0.0), r"keep=0.0 is invalid: it must lie in \(0, 1\]"),
+        (lambda: Quantized(Noiseless(), 0.0), r"step=0.0 is invalid: it must be a finite number > 0"),
     ],
 )
 def test_errors(make, text):
     with pytest.raises(ValueError, match=text):
         make()
+
+
+def test_the_old_names_still_work_with_a_warning():
+    with pytest.warns(DeprecationWarning, match=r"problems\.Exact is now problems\.Noiseless"):
+        assert problems.Exact is Noiseless
+    with pytest.warns(DeprecationWarning, match=r"simulate\.Run is now problems\.simulate\.Simulation"):
+        assert problems.simulate.Run is problems.simulate.Simulation
+    for module in (problems, problems.simulate):
+        with pytest.raises(AttributeError, match="has no attribute 'Inexact'"):
+            module.Inexact  # noqa: B018 - the attribute raises

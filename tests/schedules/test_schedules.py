@@ -245,17 +245,17 @@ def sgd():
         (lambda: Stagewise(sgd(), every=1), ValueError, r"SGD: param group 0 has no 'beta'.*semaopt.*on=\('lr',\)"),
         (lambda: Follow(lr_scheduler.ExponentialLR(sgd(), 0.9)), ValueError, r"SGD: .*torch's scheduler without"),
         (lambda: Follow(make()), TypeError, r"Follow needs a scheduler.*got ASA; write Follow\("),
-        (lambda: Follow(lr_scheduler.ExponentialLR(make(lr=0.0), 0.9)), ValueError, r"reference_lr=0\.0: must be"),
+        (lambda: Follow(lr_scheduler.ExponentialLR(make(lr=0.0), 0.9)), ValueError, r"reference_lr=0\.0 is invalid: it must be"),  # noqa: E501
         (lambda: Follow(lr_scheduler.ExponentialLR(make(), 0.9), reference_lr=math.nan), ValueError, r"_lr=nan"),
         (lambda: Stagewise("adam", every=1), TypeError, r"Stagewise needs a torch optimizer, got str"),
-        (lambda: Stagewise(make(), every=True), ValueError, r"every=True: must be a whole number >= 1"),
-        (lambda: Stagewise(make(), every=0), ValueError, r"every=0: must be a whole number >= 1"),
-        (lambda: Stagewise(make(), every=1.5), ValueError, r"every=1\.5: must be a whole number"),
-        (lambda: Stagewise(make(), every=1, factor=1.1), ValueError, r"factor=1\.1: must lie in \(0, 1\]"),
+        (lambda: Stagewise(make(), every=True), ValueError, r"every=True is invalid: it must be a whole number >= 1"),
+        (lambda: Stagewise(make(), every=0), ValueError, r"every=0 is invalid: it must be a whole number >= 1"),
+        (lambda: Stagewise(make(), every=1.5), ValueError, r"every=1\.5 is invalid: it must be a whole number"),
+        (lambda: Stagewise(make(), every=1, factor=1.1), ValueError, r"factor=1\.1 is invalid: it must lie in \(0, 1\]"),  # noqa: E501
         (lambda: Stagewise(make(), every=1, factor=0.0), ValueError, r"factor=0\.0"),
-        (lambda: Stagewise(make(), every=1, on="lr"), ValueError, r"on='lr': must name 'lr', 'gamma' or both"),
-        (lambda: Stagewise(make(), every=1, on=("lr", "beta")), ValueError, r"on=\('lr', 'beta'\): must name"),
-        (lambda: Polynomial(make(), every=1, power=-1.0), ValueError, r"power=-1\.0: must be a finite number > 0"),
+        (lambda: Stagewise(make(), every=1, on="lr"), ValueError, r"on='lr' is invalid: it must name 'lr', 'gamma' or both"),  # noqa: E501
+        (lambda: Stagewise(make(), every=1, on=("lr", "beta")), ValueError, r"on=\('lr', 'beta'\) is invalid: it must name"),  # noqa: E501
+        (lambda: Polynomial(make(), every=1, power=-1.0), ValueError, r"power=-1\.0 is invalid: it must be a finite number > 0"),  # noqa: E501
     ],
 )  # fmt: skip
 def test_wrong_use_is_refused(wrong, error, text):
@@ -308,5 +308,5 @@ def test_a_gamma_that_no_group_has_is_an_error():
 
 @pytest.mark.parametrize(("make", "name"), [(Stagewise, "factor"), (Polynomial, "power")])
 def test_a_factor_that_is_no_number(make, name):
-    with pytest.raises(ValueError, match=f"{name}='a': must "):
+    with pytest.raises(ValueError, match=f"{name}='a' is invalid: it must "):
         make(semaopt.ASA([torch.nn.Parameter(torch.zeros(1))]), 2, **{name: "a"})

@@ -165,24 +165,33 @@ def test_a_step_too_many_is_refused_and_changes_nothing():
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        (lambda: Stage(-1.0, 0.5, 1), r"eta=-1\.0: must be a finite number >= 0"),
+        (lambda: Stage(-1.0, 0.5, 1), r"eta=-1\.0 is invalid: it must be a finite number >= 0"),
         (lambda: Stage(math.inf, 0.5, 1), r"eta=inf"),
-        (lambda: Stage(0.1, 0.0, 1), r"gamma=0\.0: must lie in \(0, 1\]"),
-        (lambda: Stage(0.1, 0.5, -1), r"T=-1: must be a whole number >= 0; steps are 0..T"),
-        (lambda: Stage(0.1, "a", 3), r"gamma='a': must lie in \(0, 1\]; gamma = 1 - beta"),
-        (lambda: Stage(0.1, 0.5, 4.7), r"T=4\.7: must be a whole number >= 0; steps are 0..T"),
-        (lambda: Stage(0.1, 0.5, True), r"T=True: must be a whole number >= 0"),
-        (lambda: Stages(make()[1], [SimpleNamespace(eta=0.1, gamma=0.5, T=4.7)]), r"T=4\.7: must be a whole number"),
-        (lambda: Stages(make()[1], [SimpleNamespace(eta="b", gamma=0.5, T=4)]), r"eta='b': must be a finite number"),
-        (lambda: Stages(make()[1], []), r"stages=\[\]: must hold at least one stage"),
-        (lambda: Stages(make()[1], PLAN, output="best"), r"output='best': must be one of sampled, average, last"),
+        (lambda: Stage(0.1, 0.0, 1), r"gamma=0\.0 is invalid: it must lie in \(0, 1\]"),
+        (lambda: Stage(0.1, 0.5, -1), r"T=-1 is invalid: it must be a whole number >= 0\. Steps are 0..T"),
+        (lambda: Stage(0.1, "a", 3), r"gamma='a' is invalid: it must lie in \(0, 1\]. gamma = 1 - beta"),
+        (lambda: Stage(0.1, 0.5, 4.7), r"T=4\.7 is invalid: it must be a whole number >= 0\. Steps are 0..T"),
+        (lambda: Stage(0.1, 0.5, True), r"T=True is invalid: it must be a whole number >= 0"),
+        (
+            lambda: Stages(make()[1], [SimpleNamespace(eta=0.1, gamma=0.5, T=4.7)]),
+            r"T=4\.7 is invalid: it must be a whole number",
+        ),
+        (
+            lambda: Stages(make()[1], [SimpleNamespace(eta="b", gamma=0.5, T=4)]),
+            r"eta='b' is invalid: it must be a finite number",
+        ),
+        (lambda: Stages(make()[1], []), r"stages=\[\] is invalid: it must hold at least one stage"),
+        (
+            lambda: Stages(make()[1], PLAN, output="best"),
+            r"output='best' is invalid: it must be one of sampled, average, last",
+        ),
         (
             lambda: Stages(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), PLAN),
             r"SGD: param group 0 has no 'beta'",
         ),
         (
             lambda: Stages(make()[1], PLAN[:1]).load_state_dict({"k": 2}),
-            r"k=2: must be at most 1; give the same",
+            r"k=2 is invalid: it must be at most 1\. Give the same",
         ),
     ],
 )

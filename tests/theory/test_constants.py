@@ -8,19 +8,23 @@ from semaopt.theory import Constants
 
 @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, True, "2", None])
 def test_a_constant_is_a_finite_number(value):
-    with pytest.raises(ValueError, match=r"c=.*: must be a finite number >= 0; it is how the variance grows"):
+    with pytest.raises(
+        ValueError, match=r"c=.* is invalid: it must be a finite number >= 0\. It is how the variance grows"
+    ):
         Constants(c=value)
 
 
 @pytest.mark.parametrize("value", [2.5, 0, -1, True])
 def test_a_dimension_is_a_whole_number(value):
     assert Constants(dim_y=3).dim_y == 3
-    with pytest.raises(ValueError, match=f"dim_y={value}: must be a .*; it is the dimension of y"):
+    with pytest.raises(ValueError, match=rf"dim_y={value} is invalid: it must be a .*\. It is the dimension of y"):
         Constants(dim_y=value)
 
 
 def test_zero_only_where_it_means_something():
-    with pytest.raises(ValueError, match=r"L=0.0: must be positive; it is the Lipschitz constant of grad F"):
+    with pytest.raises(
+        ValueError, match=r"L=0.0 is invalid: it must be positive\. It is the Lipschitz constant of grad F"
+    ):
         Constants(L=0.0)
     assert Constants(sigma2=0.0, L_gyy=0).L_gyy == 0.0
 
@@ -28,11 +32,11 @@ def test_zero_only_where_it_means_something():
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"mu": 2.0, "L": 1.0}, r"mu=2.0: must be at most L=1.0; .*cannot exceed L"),
-        ({"lam": 2.0, "L_f": 1.0}, r"lam=2.0: must be at most L_f=1.0"),
-        ({"lam": 2.0, "C_gyy": 1.0}, r"lam=2.0: must be at most C_gyy=1.0"),
-        ({"c_l": 2.0, "c_u": 1.0}, r"\(c_l, c_u\)=\(2.0, 1.0\): must be"),
-        ({"L_f": 1.0, "C_gxy": 1.0}, r"L_f=1.0: belongs to a min-max problem, C_gxy to a bilevel one"),
+        ({"mu": 2.0, "L": 1.0}, r"mu=2.0 is invalid: it must be at most L=1.0\. .*cannot exceed L"),
+        ({"lam": 2.0, "L_f": 1.0}, r"lam=2.0 is invalid: it must be at most L_f=1.0"),
+        ({"lam": 2.0, "C_gyy": 1.0}, r"lam=2.0 is invalid: it must be at most C_gyy=1.0"),
+        ({"c_l": 2.0, "c_u": 1.0}, r"\(c_l, c_u\)=\(2.0, 1.0\) is invalid: it must be"),
+        ({"L_f": 1.0, "C_gxy": 1.0}, r"L_f=1.0 is invalid: belongs to a min-max problem, C_gxy to a bilevel one"),
     ],
 )
 def test_constants_that_contradict_each_other(given, text):
@@ -78,5 +82,5 @@ def test_scaled_takes_the_bounds_of_table_2():
 
     with pytest.raises(TypeError, match=r"its bounds are not in Table 2; pass Constants\(c_l=..., c_u=...\)"):
         Constants(L=1.0).scaled(Own(), G=1.0)
-    with pytest.raises(ValueError, match=r"G=0: must be a finite number > 0"):
+    with pytest.raises(ValueError, match=r"G=0 is invalid: it must be a finite number > 0"):
         Constants(L=1.0).scaled("adam", G=0)

@@ -1,4 +1,4 @@
-"""The examples on docs/theory.md run and print what the page says."""
+"""The examples of docs/theory.md run and print what the page shows."""
 
 import doctest
 import re
@@ -6,7 +6,7 @@ from pathlib import Path
 from unittest.mock import MagicMock
 
 import semaopt
-from semaopt.checks import minimization, pairs
+from semaopt.checks import bilevel, minimization, minmax
 from semaopt.checks.averages import ROWS
 
 PAGE = Path(__file__).parents[2] / "docs" / "theory.md"
@@ -19,26 +19,26 @@ def test_the_examples_of_the_page():
 
 
 def test_the_code_of_every_formula_exists():
-    """The right column of the tables: functions of the theory, or members of its classes."""
+    """The right column of the tables names functions of semaopt.theory or attributes of its classes."""
     sources = "".join(path.read_text() for path in (PAGE.parents[1] / "semaopt" / "theory").glob("*.py"))
     known = set(re.findall(r"\b(?:def|class) (\w+)", sources))
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith(("| $", "| the best"))]
     cells = [row.rsplit(" | ", 1)[1] for row in rows]
     names = {name for cell in cells for name in re.findall(r"`(?:\w+\.)?(\w+)`", cell)}
-    terms = {"objective", "estimator", "noise", "dual", "dual_noise"}  # of a bound, which its tests name
+    terms = {"objective", "estimator", "noise", "dual", "dual_noise"}  # terms of a bound
     assert len(names) > 15
     assert names - terms - {"lr", "beta"} <= known | set(vars(semaopt.theory.Constants))
 
 
-def test_the_page_says_which_checks_have_a_converse(monkeypatch):
-    """Every check that judges averages is run on runs that are not taken: only what it passes on counts."""
+def test_the_page_lists_the_checks_with_a_converse(monkeypatch):
+    """Run every check of averages without simulating, and record the arguments of its ``judge``."""
     converse = {}
-    for part in (minimization, pairs):
+    for part in (minimization, minmax, bilevel):
         monkeypatch.setattr(part, "simulate", MagicMock())
         monkeypatch.setattr(part, "judge", lambda name, *_, **given: converse.update({name: given.get("unaveraged")}))
-    for part in (minimization, pairs):
+    for part in (minimization, minmax, bilevel):
         for name, (_, check) in part.registry(quick=True).items():
-            if name != "minmax[kappa]":  # it has its own lines, without a converse
+            if name != "minmax[kappa]":  # it does not call judge
                 check()
     page = PAGE.read_text()
     with_it, _, without = page[page.index("is a line of these checks") :].partition("The others have none")

@@ -91,10 +91,10 @@ def test_a_bound_is_refused_where_it_does_not_hold():
         plan.bound(gamma=1 / 48, eta=0.01)
     with pytest.raises(TypeError, match=r"thm:2 has no rate \['beta'\]; it has gamma, eta"):
         plan.violations(beta=0.9)
-    with pytest.raises(ValueError, match=r"eta=0: must be a finite number > 0"):
+    with pytest.raises(ValueError, match=r"eta=0 is invalid: it must be a finite number > 0"):
         plan.violations(eta=0)
     for T in (0, 1.5, True):
-        with pytest.raises(ValueError, match=r"T=.*: must be a whole number >= 1"):
+        with pytest.raises(ValueError, match=r"T=.* is invalid: it must be a whole number >= 1"):
             constant(C, T)
 
 
@@ -107,7 +107,7 @@ def test_t_for_is_the_smallest():
     assert decreasing(c, T).bound() <= 0.25 < decreasing(c, T - 1).bound()
     with pytest.raises(ValueError, match=r"theorem='adam': unknown; choose from 'constant', 'decreasing'"):
         T_for("adam", c, 0.5)
-    with pytest.raises(ValueError, match=r"epsilon=0.0: must be a finite number > 0"):
+    with pytest.raises(ValueError, match=r"epsilon=0.0 is invalid: it must be a finite number > 0"):
         T_for("constant", c, 0.0)
 
 

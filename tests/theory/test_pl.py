@@ -70,7 +70,9 @@ def test_violations_of_stages():
 
 
 def test_epsilon_must_ask_for_something():
-    with pytest.raises(ValueError, match=r"epsilon=33.0: must lie between 0 and max\(delta_f, delta_0\) = 33"):
+    with pytest.raises(
+        ValueError, match=r"epsilon=33.0 is invalid: it must lie between 0 and max\(delta_f, delta_0\) = 33"
+    ):
         pl(C, epsilon=33.0)
     with pytest.raises(ValueError, match=r"thm:min_PL needs mu, the PL constant of F"):
         pl(Constants(L=1.0, sigma2=1.0, delta_f=1.0), 0.1)

@@ -138,9 +138,9 @@ def test_what_a_plan_cannot_know_it_says():
         minmax(Constants(L_f=2.0, sigma2=0.1, delta_f=3.0), T=9)
     with pytest.raises(ValueError, match=r"thm:6 needs .*dim_y, the dimension of y"):
         bilevel(Constants(sigma2=0.1), T=9, method="sbma")
-    with pytest.raises(ValueError, match=r"dual='concave': must be one of 'strongly concave', 'pl'"):
+    with pytest.raises(ValueError, match=r"dual='concave' is invalid: it must be one of 'strongly concave', 'pl'"):
         minmax(MINMAX, T=9, dual="concave")
-    with pytest.raises(ValueError, match=r"c=1.0: thm:PDAda has a variance of at most sigma2 alone"):
+    with pytest.raises(ValueError, match=r"c=1.0 is invalid: thm:PDAda has a variance of at most sigma2 alone"):
         minmax(Constants(**known, c=1.0), T=9)
 
 
@@ -173,11 +173,15 @@ def test_constants_that_may_be_zero_give_a_plan_or_say_why_not(method, over):
 
 def test_problems_that_need_no_step_are_refused_in_words():
     flat = dict.fromkeys(("L_fx", "L_fy", "L_gxy", "L_gyy"), 0.0)
-    with pytest.raises(ValueError, match=r"L_F=0\.0: must be positive: else F is linear.*; pass a positive L, L_fx"):
+    with pytest.raises(
+        ValueError, match=r"L_F=0\.0 is invalid: it must be positive: else F is linear.*\. Pass a positive L, L_fx"
+    ):
         bilevel(replace(BILEVEL, **flat), T=9)
-    with pytest.raises(ValueError, match=r"delta_y=None: y\*\(x\) is the same for all x .*; pass delta_y > 0"):
+    with pytest.raises(
+        ValueError, match=r"delta_y=None is invalid: y\*\(x\) is the same for all x .*\. Pass delta_y > 0"
+    ):
         bilevel(replace(BILEVEL, C_gxy=0.0, delta_y=None), T=9)
-    text = r"estimator_error=0\.0: the pieces of grad F are the same for all x .*; leave it out"
+    text = r"estimator_error=0\.0 is invalid: the pieces of grad F are the same for all x .*\. Leave it out"
     with pytest.raises(ValueError, match=text):
         bilevel(replace(BILEVEL, **flat, L=1.0, estimator_error=0.0), T=9, method="sbma")
 
@@ -187,7 +191,7 @@ def test_problems_that_need_no_step_are_refused_in_words():
 def test_t_for_needs_a_number(theorem, epsilon):
     simple = Constants(L=2.0, mu=0.5, delta_f=1.0, sigma2=0.1)
     c = {"minmax": MINMAX, "bilevel": BILEVEL}.get(theorem, simple)
-    with pytest.raises(ValueError, match=rf"epsilon={epsilon!r}: must .*; it is the accuracy"):
+    with pytest.raises(ValueError, match=rf"epsilon={epsilon!r} is invalid: it must .*\. It is the accuracy"):
         T_for(theorem, c, epsilon)
 
 

@@ -12,7 +12,7 @@ import typer
 
 import semaopt
 from semaopt import checks
-from semaopt.checks.result import Result
+from semaopt.checks.result import CheckResult
 from semaopt.experiments.cli.console import FAILED, INTERRUPTED, WORKERS, command_line, require_folder
 
 
@@ -55,7 +55,7 @@ def check(
         raise typer.Exit(FAILED)
 
 
-def to_json(results: list[Result], quick: bool) -> dict[str, Any]:
+def to_json(results: list[CheckResult], quick: bool) -> dict[str, Any]:
     """Return what ``--json`` prints."""
     return {
         "semaopt": semaopt.__version__,
@@ -66,7 +66,7 @@ def to_json(results: list[Result], quick: bool) -> dict[str, Any]:
     }
 
 
-def _write(results: list[Result], document: dict[str, Any], out: Path) -> None:
+def _write(results: list[CheckResult], document: dict[str, Any], out: Path) -> None:
     from semaopt.experiments.files import write_output
     from semaopt.experiments.report import figures
 
@@ -75,7 +75,7 @@ def _write(results: list[Result], document: dict[str, Any], out: Path) -> None:
     write_output(out / "check.json", json.dumps(document, indent=1))
 
 
-def _results(chosen: list[str], quick: bool, workers: int, out: Path | None) -> list[Result]:
+def _results(chosen: list[str], quick: bool, workers: int, out: Path | None) -> list[CheckResult]:
     from semaopt.experiments.files import OutputError
 
     try:
@@ -95,7 +95,7 @@ def _results(chosen: list[str], quick: bool, workers: int, out: Path | None) -> 
         raise typer.Exit(FAILED) from None
 
 
-def _resume(chosen: list[str], quick: bool, workers: int, out: Path) -> list[Result]:
+def _resume(chosen: list[str], quick: bool, workers: int, out: Path) -> list[CheckResult]:
     """Return the results of all checks; run and store those that are not in the folder."""
     from semaopt.experiments.files import locked
     from semaopt.experiments.sweep import theorem_checks
@@ -113,8 +113,8 @@ def _resume(chosen: list[str], quick: bool, workers: int, out: Path) -> list[Res
 
 
 def _run(
-    chosen: list[str], quick: bool, workers: int, save: Callable[[Result], None] = lambda result: None
-) -> list[Result]:
+    chosen: list[str], quick: bool, workers: int, save: Callable[[CheckResult], None] = lambda result: None
+) -> list[CheckResult]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -122,14 +122,14 @@ def _run(
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("checks", total=len(chosen))
 
-        def done(result: Result) -> None:
+        def done(result: CheckResult) -> None:
             save(result)
             progress.update(task, advance=1, description=f"{result.name} {'PASS' if result.passed else 'FAIL'}")
 
         return checks.run(chosen, quick, workers, done)
 
 
-def _print(results: list[Result]) -> None:
+def _print(results: list[CheckResult]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

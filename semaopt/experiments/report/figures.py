@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from semaopt.checks.result import Result as Check
+from semaopt.checks.result import CheckResult as Check
 from semaopt.experiments.report import style, wording
 from semaopt.experiments.report.style import Look
 from semaopt.experiments.results import claims

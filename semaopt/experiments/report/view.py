@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from semaopt.checks.result import MARGIN
-from semaopt.checks.result import Result as Check
+from semaopt.checks.result import CheckResult as Check
 from semaopt.experiments.report import figures, style, wording
 from semaopt.experiments.report.style import Look
 from semaopt.experiments.results import claims
@@ -223,13 +223,8 @@ def _methods(finding: Finding, looks: Mapping[str, Look]) -> Table:
     return Table(wording.METHODS_CAPTION, head, tuple(map(row, finding.finals)))
 
 
-def halving_epochs(finding: Finding) -> list[int]:
-    """Return the epochs after which successive halving prunes trials."""
-    return rungs(finding.spec)
-
-
 def _tuning(finding: Finding) -> tuple[str, ...]:
-    found = [wording.tuning(finding, halving_epochs(finding))]
+    found = [wording.tuning(finding, rungs(finding.spec))]
     for number, study in enumerate(finding.studies, start=1):
         if study.tuning is None:
             continue

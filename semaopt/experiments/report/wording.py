@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from semaopt.checks.result import Result as Check
+from semaopt.checks.result import CheckResult as Check
 from semaopt.experiments.results import claims
 from semaopt.experiments.results.claims import ClaimRow
 from semaopt.experiments.results.model import Finding, Origin, Session

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from semaopt.checks.result import Result as Check
+from semaopt.checks.result import CheckResult as Check
 from semaopt.experiments.results import claims
 from semaopt.experiments.results.model import Final, Finding, Results
 from semaopt.experiments.results.statistics import Comparison, mean_and_std

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from semaopt.checks.result import Result as Check
+from semaopt.checks.result import CheckResult as Check
 from semaopt.experiments.results.statistics import (
     Comparison,
     Direction,

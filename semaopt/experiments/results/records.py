@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from semaopt.checks.result import CheckResult as Check
 from semaopt.checks.result import Curve, Figure, Line
-from semaopt.checks.result import Result as Check
 from semaopt.experiments.files import canonical
 from semaopt.experiments.results.model import Final, Finding, Origin, StudyResult
 from semaopt.experiments.results.trials import Extension, Trial, Tuning

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from semaopt.checks import select as known_checks
-from semaopt.checks.result import Result as Check
+from semaopt.checks.result import CheckResult as Check
 from semaopt.experiments.files import OutputError
 from semaopt.experiments.fingerprint import environment
 from semaopt.experiments.results import records

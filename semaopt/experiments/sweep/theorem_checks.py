@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 
 from semaopt import checks
-from semaopt.checks.result import Result as Check
+from semaopt.checks.result import CheckResult as Check
 from semaopt.experiments.files import digest
 from semaopt.experiments.fingerprint import fingerprint
 from semaopt.experiments.results import records

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from semaopt._validation import check_rate, is_real, require
+from semaopt._validation import is_real, require, validate_rate
 
 PESG = "PESG"
 MODES = ("sgd", "adam")
@@ -51,9 +51,9 @@ class MarginLoss(nn.Module):
 
 def check(values: Mapping[str, Any]) -> None:
     """Raise for the first value that PESG does not take; it has no such checks for some."""
-    check_rate("lr", values["lr"], "try 0.1")
-    check_rate("epoch_decay", values.get("epoch_decay", 0.0), "try 2e-3")
-    check_rate("weight_decay", values.get("weight_decay", 0.0), "0.0 turns it off")
+    validate_rate("lr", values["lr"], "try 0.1")
+    validate_rate("epoch_decay", values.get("epoch_decay", 0.0), "try 2e-3")
+    validate_rate("weight_decay", values.get("weight_decay", 0.0), "0.0 turns it off")
     mode, factor = values.get("mode", MODES[0]), values.get("factor", 0.1)
     require(mode in MODES, "mode", mode, f"must be one of {', '.join(MODES)}", "its default is 'sgd'")
     require(is_real(factor) and 0 < factor <= 1, "factor", factor, "must lie in (0, 1]", "its tutorials take 0.1")

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 import semaopt
 from semaopt import baselines, projections, scalings, schedules
-from semaopt._validation import is_real, require, whole
+from semaopt._validation import is_real, require, validate_integer
 from semaopt.experiments.training import libauc
 from semaopt.hypergradient import Neumann, NeumannSeries, TrackedSystem
 
@@ -129,7 +129,7 @@ def _pesg(sides: Sides, values: Sequence[Values], steps: int) -> Optimizer:
 
 
 def _epochs(every: Any) -> int:
-    return whole("every", every, "it counts epochs; the paper takes 20")
+    return validate_integer("every", every, "it counts epochs; the paper takes 20")
 
 
 _INVERSES = {"tracked": TrackedSystem, "neumann": Neumann, "series": NeumannSeries}

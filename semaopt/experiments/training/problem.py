@@ -57,7 +57,7 @@ def build(run: Run, task: data.Task) -> Joint:
     if run.algorithm.name == libauc.PESG:
         return Joint(model, libauc.MarginLoss().to(**kind))
     # The labels are those of a task, 0 and 1: nothing to check in each batch.
-    return Joint(model, AUCMinMax.from_labels(task.train.labels, validate=False, **kind))
+    return Joint(model, AUCMinMax.from_labels(task.train.labels, score="linear", validate=False, **kind))
 
 
 def sides(parameters: list[list[Parameter]], dual: list[bool]) -> methods.Sides:

@@ -12,7 +12,7 @@ typer = pytest.importorskip("typer")
 from typer.testing import CliRunner  # noqa: E402 - after the skip
 
 from semaopt import checks  # noqa: E402
-from semaopt.checks.result import Figure, Line, Result, band, reference  # noqa: E402
+from semaopt.checks.result import CheckResult, Figure, Line, band, reference  # noqa: E402
 from semaopt.experiments.cli.check import check  # noqa: E402
 from semaopt.experiments.files import locked  # noqa: E402
 
@@ -49,7 +49,7 @@ def test_json_figures_and_files(run, tmp_path):
 def test_exit_status_1_names_what_failed(run, monkeypatch):
     line = Line("avg |grad F|^2 <= bound", 2.0, 1.0, "0.5x", False, "worst at T = 5")
     figure = Figure("m", "T", "y", [reference("r", [1.0], [1.0])])
-    monkeypatch.setattr(checks, "run", lambda *_: [Result("constant[shb]", "thm:2", [line], figure)])
+    monkeypatch.setattr(checks, "run", lambda *_: [CheckResult("constant[shb]", "thm:2", [line], figure)])
     result = run("constant[shb]")
     assert result.exit_code == 1
     assert "FAIL: constant[shb]" in result.output
@@ -59,7 +59,7 @@ def test_exit_status_1_names_what_failed(run, monkeypatch):
 def test_bad_input_is_refused_before_the_work(run, tmp_path):
     result = run("constnat")
     assert result.exit_code == 2
-    assert "did you mean 'constant'?" in re.sub(r"\s+", " ", result.output)
+    assert "Did you mean 'constant'?" in re.sub(r"\s+", " ", result.output)
     (tmp_path / "file").write_text("")
     assert run(FAST, "--out", str(tmp_path / "file")).exit_code == 2
 

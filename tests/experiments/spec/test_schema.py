@@ -38,10 +38,13 @@ def test_all_figures_are_there():
         ({"data": {"subst": 3}}, "data.subst: unknown key; did you mean 'subset'? Known: binary"),
         ({"methods": {"adam": {"opitons": {}}}}, "methods[0].opitons: unknown key; did you mean 'options'?"),
         ({"methods": {"adam": {"options": {"bta": 0.9}}}}, "methods[0].options.bta: ASA has no such hyper-parameter"),
-        ({"methods": {"adam": {"options": {"beta": 1.5}}}}, "methods[0]: beta=1.5: must lie in [0, 1)"),
-        ({"methods": {"adam": {"options": {"beta2": 0.9, "scaling": "shb"}}}}, "beta2=0.9: 'shb' has none"),
+        ({"methods": {"adam": {"options": {"beta": 1.5}}}}, "methods[0]: beta=1.5 is invalid: it must lie in [0, 1)"),
+        ({"methods": {"adam": {"options": {"beta2": 0.9, "scaling": "shb"}}}}, "beta2=0.9 is invalid: 'shb' has none"),
         ({"methods": {"adam": {"algorithm": "PDAda"}}}, "is not for loss = 'cross_entropy'; take ASA"),
-        ({"methods": {"beta": {"options": {"every": "two"}}}}, "every='two': must be a whole number >= 1"),
+        (
+            {"methods": {"beta": {"options": {"every": "two"}}}},
+            "every='two' is invalid: it must be a whole number >= 1",
+        ),
         ({"methods": {"beta": {"grid": {"beta": []}}}}, "methods[1]: the axis 'beta' is empty"),
         ({"methods": {"beta": {"grid": {"beta": [0.9]}}}}, "unequal numbers of trials (adam 6, beta 2, both 6)"),
         ({"epochs": "three"}, "epochs='three': input should be a valid integer; write a value of that type"),
@@ -116,11 +119,11 @@ def test_all_figures_are_there():
         ),
         (
             {"methods": {"adam": {"options": {"scaling": "adabound"}}}},
-            "methods[0]: g0=1e-07: 'adabound' has none, it takes c_l, c_u, beta2; leave it out, or move an axis",
+            "methods[0]: g0=1e-07 is invalid: 'adabound' has none, it takes c_l, c_u, beta2. Leave it out, or move an axis",  # noqa: E501
         ),
         (
             {"methods": {"adam": {"options": {"scaling": "shb"}}}},
-            "methods[0]: g0=1e-07: 'shb' has none, it takes nothing of that kind; leave it out",
+            "methods[0]: g0=1e-07 is invalid: 'shb' has none, it takes nothing of that kind. Leave it out",
         ),
     ],
 )

@@ -70,10 +70,10 @@ def test_on_molecules_ours_are_tuned_as_in_figure_2_whose_trials_serve_again(nam
     [
         ({"lr": -1.0}, "lr=-1.0"),
         ({"epoch_decay": -1.0}, "epoch_decay=-1.0"),
-        ({"mode": "rmsprop"}, "mode='rmsprop': must be one of sgd, adam"),
-        ({"factor": 0.0}, r"factor=0.0: must lie in \(0, 1\]"),
-        ({"every": 0}, "every=0: must be a whole number >= 1"),
-        ({"beta": 0.9}, r"options=\['beta'\]: PESG does not take them"),
+        ({"mode": "rmsprop"}, "mode='rmsprop' is invalid: it must be one of sgd, adam"),
+        ({"factor": 0.0}, r"factor=0.0 is invalid: it must lie in \(0, 1\]"),
+        ({"every": 0}, "every=0 is invalid: it must be a whole number >= 1"),
+        ({"beta": 0.9}, r"options=\['beta'\] is invalid: PESG does not take them"),
     ],
 )
 def test_wrong_values_are_told_with_and_without_libauc(monkeypatch, libauc, wrong, text):

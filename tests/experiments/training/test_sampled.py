@@ -132,10 +132,10 @@ def test_average_precision_is_the_mean_precision_at_the_positive_rows():
 @pytest.mark.parametrize(
     ("method", "values", "text"),
     [
-        ("SMB", {"inverse": "exact"}, "inverse='exact': is unknown; take one of tracked, neumann, series"),
-        ("SMB", {"terms": 3}, "inverse='tracked': takes no terms; leave them out"),
-        ("SMB", {"g0": 1e-8}, "g0=1e-08: 'shb' has none, it takes nothing of that kind; leave it out"),
-        ("SMB", {"beta2": 0.9}, "beta2=0.9: 'shb' has none, it takes nothing of that kind; leave it out"),
+        ("SMB", {"inverse": "exact"}, r"inverse='exact' is invalid: is unknown\. Take one of tracked, neumann, series"),
+        ("SMB", {"terms": 3}, r"inverse='tracked' is invalid: takes no terms\. Leave them out"),
+        ("SMB", {"g0": 1e-8}, r"g0=1e-08 is invalid: 'shb' has none, it takes nothing of that kind\. Leave it out"),
+        ("SMB", {"beta2": 0.9}, r"beta2=0.9 is invalid: 'shb' has none, it takes nothing of that kind\. Leave it out"),
         ("SOBA", {"terms": 3}, "SOBA does not take them"),
         ("SCMA", {"inner_beta": 1.5}, "inner_beta=1.5"),
     ],

@@ -6,34 +6,36 @@ from dataclasses import dataclass
 from functools import partial
 
 from semaopt import theory
-from semaopt.checks.averages import ROWS, Check, Checks, Spoil, given
+from semaopt.checks.averages import ROWS, Check, Checks, Perturb, given
 from semaopt.checks.minimization import Setting
-from semaopt.checks.result import Figure, Result, band, below, inside, rate, reference
+from semaopt.checks.result import CheckResult, Figure, band, below, inside, rate, reference
 from semaopt.problems import Additive, LeastSquares, Wavy, simulate
 from semaopt.schedules.stages import Stage
 
 
 @dataclass(frozen=True)
-class Used:
-    """A stage without the checks of :class:`semaopt.Stage`: it may be spoilt."""
+class SimulatedStage:
+    """A stage that is not validated, unlike :class:`semaopt.Stage`, so that its rates may be perturbed."""
 
     eta: float
     gamma: float
     T: int
 
 
-def spoilt(stages: list[Stage], spoil: Spoil) -> list[Used]:
-    """The stages after ``spoil`` has had its way with eta, gamma and T."""
-    changed = [spoil({"eta": s.eta, "gamma": s.gamma, "T": s.T}) for s in stages]
-    return [Used(rates["eta"], rates["gamma"], int(rates["T"])) for rates in changed]
+def perturbed(stages: list[Stage], perturb: Perturb) -> list[SimulatedStage]:
+    """Return the stages with eta, gamma and T changed by ``perturb``."""
+    changed = [perturb({"eta": s.eta, "gamma": s.gamma, "T": s.T}) for s in stages]
+    return [SimulatedStage(rates["eta"], rates["gamma"], int(rates["T"])) for rates in changed]
 
 
-def pl(name: str, setting: Setting, epsilon: float, seeds: int, spoil: Spoil = dict) -> Result:
-    """``thm:min_PL``: F - min F below epsilon_0/2^(k+1) after stage k, hence ~ 1/steps."""
+def pl(name: str, setting: Setting, epsilon: float, seeds: int, perturb: Perturb = dict) -> CheckResult:
+    """Check ``thm:min_PL``: F - min F is below epsilon_0/2^(k+1) after stage k, so it falls like 1/steps."""
     c = setting.constants
     plan = theory.pl(c, epsilon)
-    stages = spoilt(plan.stages, spoil)
-    runs = simulate.minimize_in_stages(setting.bed, setting.oracle, setting.row, stages, seeds=seeds, clip=setting.clip)
+    stages = perturbed(plan.stages, perturb)
+    runs = simulate.minimize_in_stages(
+        setting.problem, setting.oracle, setting.row, stages, seeds=seeds, clip=setting.clip
+    )
     steps = [sum(s.T + 1 for s in plan.stages[: k + 1]) for k in range(len(stages))]
     gaps, bounds = [run.gap for run in runs], [plan.bound(n) for n in steps]
     lines = [
@@ -47,16 +49,16 @@ def pl(name: str, setting: Setting, epsilon: float, seeds: int, spoil: Spoil = d
         "F - min F",
         [band("measured", steps, gaps), reference("bound (thm:min_PL)", steps, bounds)],
     )
-    return Result(name, plan.label, lines, figure, {**given(c), "steps": steps, "seeds": seeds})
+    return CheckResult(name, plan.label, lines, figure, {**given(c), "steps": steps, "seeds": seeds})
 
 
-def pl_in_mu(name: str, mus: tuple[float, ...], stages: int, seeds: int, spoil: Spoil = dict) -> Result:
-    """``thm:min_PL``: steps times F - min F grow at most like 1/mu^2."""
+def pl_in_mu(name: str, mus: tuple[float, ...], stages: int, seeds: int, perturb: Perturb = dict) -> CheckResult:
+    """Check ``thm:min_PL``: steps times F - min F grow at most like 1/mu^2."""
     products, gaps, bounds = [], [], []
     for mu in mus:
-        bed, oracle = LeastSquares(mu=mu), Additive(0.05)
-        plan = theory.pl(bed.constants(oracle), 2.0**-stages)
-        gap = simulate.minimize_in_stages(bed, oracle, "shb", spoilt(plan.stages, spoil), seeds=seeds)[-1].gap
+        problem, oracle = LeastSquares(mu=mu), Additive(0.05)
+        plan = theory.pl(problem.constants(oracle), 2.0**-stages)
+        gap = simulate.minimize_in_stages(problem, oracle, "shb", perturbed(plan.stages, perturb), seeds=seeds)[-1].gap
         gaps.append(gap)
         bounds.append(plan.bound())
         products.append(gap * plan.T)
@@ -72,11 +74,11 @@ def pl_in_mu(name: str, mus: tuple[float, ...], stages: int, seeds: int, spoil: 
         "steps (F - min F)",
         [band("measured", inverse, products), reference("~ 1/mu^2", inverse, quadratic)],
     )
-    return Result(name, "thm:min_PL", lines, figure, {"mu": list(mus), "seeds": seeds})
+    return CheckResult(name, "thm:min_PL", lines, figure, {"mu": list(mus), "seeds": seeds})
 
 
 def registry(quick: bool) -> Checks:
-    """Name -> (theorem, check)."""
+    """Map names to (theorem, check)."""
     stages, seeds = (4, 128) if quick else (6, 256)
     squares, noise = LeastSquares(mu=0.5), Additive(0.05)
     settings = {

@@ -1,0 +1,136 @@
+"""Warnings about mistakes that the first batches of a training reveal."""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_BATCHES = 64  # compare the prior after this many different batches
+_CALLS = 1024  # stop waiting for different batches after this many calls
+_DEVIATIONS = 6.0
+_MOVES = 16  # look at the variables after this many different batches
+_WRONG_WAY = 0.9  # share of moves of y against its gradient
+_INTERNAL = ("semaopt.losses", "torch.nn")
+
+
+class Batch(NamedTuple):
+    """Raw scores, scores h, w (1 for a positive example, else 0) and which labels are present (None: all)."""
+
+    raw: Tensor
+    h: Tensor
+    w: Tensor
+    present: Tensor | None
+
+
+class FirstBatches:
+    """Accumulates statistics of the first batches on their device; a result is read once, after 16 and 64 batches.
+
+    Args:
+        s, r, y: the variables of the loss at the start.
+    """
+
+    def __init__(self, s: Tensor, r: Tensor, y: Tensor) -> None:
+        self._start = [z.detach().clone() for z in (s, r)]
+        self._last: tuple[Tensor, Tensor, Tensor] | None = None  # raw scores, y and the gradient by y
+        self._shares: Tensor | float = 0.0
+        self._moves: Tensor | float = 0.0
+        self._calls = 0
+        self._variables_done = self.done = False
+
+    @torch.no_grad()
+    def see(self, batch: Batch, p: Tensor, s: Tensor, r: Tensor, y: Tensor) -> list[str]:
+        """Count one batch and return the warnings it leads to, usually none.
+
+        A batch whose raw scores equal those of the last call, as in the inner ascents of SGDMax, is not counted again.
+        """
+        w, present = batch.w, batch.present
+        count = torch.full_like(p, len(w)) if present is None else present.sum(0).to(p)
+        new = self._observe_moves(batch, p, y) * (count > 0)
+        share = w.sum(0) / count.clamp_min(1)
+        self._shares = self._shares + new * torch.stack(
+            [torch.ones_like(share), count, w.sum(0), share, share.square()]
+        )
+        self._calls += 1
+        texts: list[str] = []
+        if not self._variables_done and self._calls % _MOVES == 0:
+            texts += self._variables_text(s, r, y)
+        if self._calls % _BATCHES == 0:
+            texts += self._prior_text(p)
+        return texts
+
+    def _observe_moves(self, batch: Batch, p: Tensor, y: Tensor) -> Tensor:
+        """Compare the move of y since the last call with its gradient there; return 1 for a new batch, else 0."""
+        b = p - batch.w if batch.present is None else (p - batch.w) * batch.present
+        by_y = (b * batch.h).mean(0) - p * (1 - p) * y
+        new = torch.ones((), device=batch.raw.device)
+        if self._last is not None:
+            before, old_y, old_gradient = self._last
+            if before.shape == batch.raw.shape:
+                new = torch.ne(batch.raw, before).any().float()
+            product = ((y - old_y) * old_gradient).sum()
+            self._moves = self._moves + torch.stack([new, (product > 0).float(), (product < 0).float()])
+        self._last = batch.raw.clone(), y.clone(), by_y
+        return new
+
+    def _variables_text(self, s: Tensor, r: Tensor, y: Tensor) -> list[str]:
+        different, up, down = self._moves.tolist() if isinstance(self._moves, Tensor) else (0.0, 0.0, 0.0)
+        if different + 1 < _MOVES:
+            return []
+        self._variables_done = True
+        if down > _WRONG_WAY * (up + down):
+            return [
+                "the dual variable y moves against its gradient: it is minimized but must be maximized. Use a min-max "
+                "optimizer with y as the dual variable, semaopt.PDAda(primal=..., dual=auc.dual_parameters())"
+            ]
+        kept = all(torch.equal(z, start) for z, start in zip((s.detach(), r.detach()), self._start, strict=True))
+        if up > 0 and kept and s.requires_grad and r.requires_grad:
+            return [
+                "the variables s and r have not moved while y has: the optimizer does not have them. Pass "
+                "primal=[*model.parameters(), *auc.primal_parameters()]"
+            ]
+        return []
+
+    def _prior_text(self, p: Tensor) -> list[str]:
+        rows = self._shares.T.tolist() if isinstance(self._shares, Tensor) else []
+        if max(row[0] for row in rows) < _BATCHES and self._calls < _CALLS:
+            return []
+        self.done = True
+        for k, (row, prior) in enumerate(zip(rows, p.tolist(), strict=True)):
+            if row[0] >= _BATCHES and not _plausible(row, prior):
+                where = f" in column {k}" if len(rows) > 1 else ""
+                return [
+                    f"of the first {row[1]:.0f} examples {row[2] / row[1]:.3g} were positive{where}, but prior="
+                    f"{prior:.3g}. With a wrong prior the loss is smallest where all scores are equal, and the ranking "
+                    "is lost. Pass the share of positives in the batches (AUCMinMax.from_sampler(sampler), or 0.5 if "
+                    "the sampler balances the classes), and shuffle sorted examples"
+                ]
+        return []
+
+
+def _plausible(row: list[float], p: float) -> bool:
+    """Return whether p may be the share of positives.
+
+    Args:
+        row: sums over the batches of 1, the labels, the positives, their share and its square.
+        p: the prior.
+
+    The standard deviation of the mean is that of independent examples or, if examples come in groups, the one
+    between batches, whichever is larger.
+    """
+    batches, n, positives, shares, squares = row
+    independent = math.sqrt(p * (1 - p) / n)
+    between = math.sqrt(max(squares - shares**2 / batches, 0.0) / (batches - 1) / batches)
+    return abs(positives / n - p) <= _DEVIATIONS * max(independent, between)
+
+
+def warn(text: str) -> None:
+    """Warn at the line that called the loss, through any number of enclosing modules."""
+    depth, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_INTERNAL):
+        depth, frame = depth + 1, frame.f_back
+    warnings.warn(text, stacklevel=depth)

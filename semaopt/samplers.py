@@ -1,0 +1,203 @@
+"""Batch samplers that control the share of positives in a batch."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from semaopt._validation import is_real, require
+from semaopt.losses._labels import is_positive, is_present
+
+
+class ClassBalanced(Sampler[list[int]]):
+    """Batch sampler with a fixed number of positives in each batch, for ``DataLoader(batch_sampler=...)``.
+
+    Each class is shuffled and read to its end before an example is repeated. An epoch has as many batches as uniform
+    sampling would have: n / (batch_size x num_replicas), rounded up. Rare positives are therefore repeated within an
+    epoch, and another part of the negatives is left out in each epoch. All batches are full.
+
+    Args:
+        labels: (n,) or, for a multi-label problem, (n, C): {0, 1}, {-1, 1} or booleans, NaN for a missing label.
+            In a multi-label batch the places for positives and for negatives go to the columns in turn; columns of
+            one class are skipped.
+        batch_size: examples per batch and process, at least 2.
+        positives: share of positives in a batch, rounded to a whole number of examples between 1 and batch_size - 1.
+        seed: determines the order together with the epoch. The global random state is neither read nor changed.
+        num_replicas, rank: number and rank of the processes that train together; by default those of
+            :mod:`torch.distributed` if it is initialized, else one process. Each process draws from a part of the
+            data of its own, the same in every epoch.
+
+    A new iteration continues with the next epoch; :meth:`set_epoch` chooses one. :attr:`prior` is the share of
+    positives (per column) among the drawn examples, which a loss such as :class:`semaopt.losses.AUCMinMax` needs:
+    ``AUCMinMax.from_sampler(sampler)``.
+
+    >>> labels = torch.tensor([0, 0, 1, 0, 0, 0, 1, 0])
+    >>> sampler = semaopt.samplers.ClassBalanced(labels, batch_size=4, positives=0.25)
+    >>> [labels[batch].tolist() for batch in sampler]
+    [[1, 0, 0, 0], [1, 0, 0, 0]]
+    >>> sampler.prior
+    tensor([0.2500])
+    """
+
+    def __init__(  # noqa: PLR0917  # as in DistributedSampler
+        self,
+        labels: Any,
+        batch_size: int,
+        positives: float = 0.5,
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        w, present = _classes(labels)
+        whole = isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size >= 2
+        require(whole, "batch_size", batch_size, "must be a whole number >= 2", "Try 32.")
+        ok = is_real(positives) and 0 < positives < 1
+        require(ok, "positives", positives, "must lie in (0, 1)", "Try 0.5, or the share in the data.")
+        self.num_replicas, self.rank = _processes(num_replicas, rank)
+        self.batch_size, self.seed, self.epoch = batch_size, int(seed), 0
+        self._positives = min(max(round(batch_size * float(positives)), 1), batch_size - 1)
+        self._size = len(w)
+        self._start = 0  # first batch of the next iteration
+        self._position = 0  # batches that the current iteration has drawn
+        owner = _owners(w, present, self.num_replicas)
+        parts = [_Columns(w, present, owner == k) for k in range(self.num_replicas)]
+        for k, part in enumerate(parts):
+            if not part.usable:
+                raise ValueError(
+                    f"labels of {len(w)} examples: process {k} of {self.num_replicas} has no column with both classes; "
+                    "every process needs a positive and a negative example, so use fewer processes or add data"
+                )
+        self._columns = parts[self.rank]
+        self.prior = (
+            torch.stack([part.prior(self._positives / batch_size, w, present) for part in parts]).mean(0).float()
+        )
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch."""
+        return math.ceil(self._size / (self.batch_size * self.num_replicas))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield the indices of each batch, positives first."""
+        batches = self._epoch_batches()
+        start, self._start = self._start, 0
+        for k in range(start, len(self)):
+            self._position = k + 1
+            yield batches[k].tolist()
+        self.epoch, self._position = self.epoch + 1, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration. The epoch of a loaded state keeps its position."""
+        if epoch != self.epoch:
+            self.epoch, self._start, self._position = int(epoch), 0, 0
+
+    def state_dict(self, position: int | None = None) -> dict[str, int]:
+        """Return the state as plain numbers.
+
+        Args:
+            position: batches of this epoch that the training has consumed. Needed with worker processes, which draw
+                ahead; by default the number that this object has drawn.
+        """
+        position = self._position if position is None else position
+        return {"epoch": self.epoch, "position": position, **self._identity()}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Continue with the batch that follows the saved position; at the end of an epoch there is none."""
+        for name, value in self._identity().items():
+            remedy = f"Construct the sampler with {name}={state.get(name)}, or start a new epoch with set_epoch()."
+            require(state.get(name) == value, name, value, f"must be that of the state, {state.get(name)}", remedy)
+        self.epoch, self._start = int(state["epoch"]), int(state["position"])
+        self._position = self._start
+
+    def _identity(self) -> dict[str, int]:
+        names = ("batch_size", "seed", "num_replicas", "rank")
+        return {"size": self._size, "positives": self._positives, **{name: getattr(self, name) for name in names}}
+
+    def _epoch_batches(self) -> Tensor:
+        """Return the indices of an epoch, one row per batch."""
+        numbers = random.Random(f"{self.seed} {self.epoch} {self.rank}")
+        generator = torch.Generator().manual_seed(numbers.getrandbits(63))
+        k, count = self._positives, len(self)
+        positive = _in_turn(self._columns.positive, count * k, generator)
+        negative = _in_turn(self._columns.negative, count * (self.batch_size - k), generator)
+        return torch.cat([positive.view(count, k), negative.view(count, -1)], 1)
+
+
+class _Columns:
+    """The rows of each class in the columns that have both classes, within the part of one process."""
+
+    def __init__(self, w: Tensor, present: Tensor, own: Tensor) -> None:
+        pairs = [
+            ((w[:, c] & own).nonzero().flatten(), (present[:, c] & ~w[:, c] & own).nonzero().flatten())
+            for c in range(w.shape[1])
+        ]
+        self.usable = [pair for pair in pairs if all(map(len, pair))]
+        self.positive = [pair[0] for pair in self.usable]
+        self.negative = [pair[1] for pair in self.usable]
+
+    def prior(self, share: float, w: Tensor, present: Tensor) -> Tensor:
+        """Return the expected share of positives in each column if ``share`` of the places are for positives."""
+        weight = torch.zeros(len(w), dtype=torch.float64, device="cpu")  # expected draws of each row
+        for positive, negative in self.usable:
+            weight[positive] += share / len(positive)
+            weight[negative] += (1 - share) / len(negative)
+        drawn = (weight[:, None] * present).sum(0)
+        found = (weight[:, None] * w).sum(0) / drawn.clamp_min(1e-300)
+        return torch.where((found > 0) & (found < 1), found, 0.5)  # 0.5: a column of one class, or without labels
+
+
+def _in_turn(classes: list[Tensor], count: int, generator: torch.Generator) -> Tensor:
+    """Return ``count`` rows, from each class in turn; each class is reshuffled whenever it is used up."""
+    each = math.ceil(count / len(classes))
+    streams = []
+    for rows in classes:
+        orders = [
+            torch.randperm(len(rows), generator=generator, device="cpu") for _ in range(math.ceil(each / len(rows)))
+        ]
+        streams.append(rows[torch.cat(orders)[:each]])
+    return torch.stack(streams, 1).flatten()[:count]
+
+
+def _classes(labels: Any) -> tuple[Tensor, Tensor]:
+    """Return which labels are positive and which are present, (n, C) booleans on the CPU."""
+    b = torch.as_tensor(labels, device="cpu").detach()
+    ok = b.dim() in (1, 2) and b.numel() > 0
+    require(ok, "labels", tuple(b.shape), "must have the shape (n,) or (n, C)", "Pass those of the training set.")
+    b = b.reshape(len(b), -1)
+    w = is_positive(b, torch.bool, validate=True)
+    present = is_present(b)
+    present = torch.ones_like(w) if present is None else present
+    if not bool(((w.any(0)) & (present & ~w).any(0)).any()):
+        raise ValueError(
+            f"labels of {len(b)} examples: no column has both classes, so there is nothing to balance; pass the labels "
+            "of the whole training set"
+        )
+    return w, present
+
+
+def _owners(w: Tensor, present: Tensor, num_replicas: int) -> Tensor:
+    """Return the process of each row; rows of equal labels are dealt out in turn."""
+    pattern = (w.long() + present.long()).tolist()
+    order = sorted(range(len(pattern)), key=pattern.__getitem__)
+    owner = torch.empty(len(order), dtype=torch.long, device="cpu")
+    owner[torch.tensor(order, device="cpu")] = torch.arange(len(order), device="cpu") % num_replicas
+    return owner
+
+
+def _processes(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
+    """Return number and rank of the processes, by default those of torch.distributed."""
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if num_replicas is None:
+        num_replicas = torch.distributed.get_world_size() if distributed else 1
+    if rank is None:
+        rank = torch.distributed.get_rank() if distributed and num_replicas > 1 else 0
+    require(num_replicas >= 1, "num_replicas", num_replicas, "must be >= 1", "Leave it out for one process.")
+    require(
+        0 <= rank < num_replicas, "rank", rank, f"must lie in 0..{num_replicas - 1}", "Pass the rank of this process."
+    )
+    return num_replicas, rank

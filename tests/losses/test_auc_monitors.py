@@ -1,0 +1,175 @@
+"""Warnings about the prior and the variables of AUCMinMax, raised in the first batches."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+
+import semaopt
+from semaopt.losses import AUCMinMax
+
+
+def draw(auc, share, batches, seed=0, size=32, views=1):
+    generator = torch.Generator().manual_seed(seed)
+    for k in range(batches):
+        b = (torch.rand(size // views, generator=generator)[:, None] < torch.tensor(share)).repeat_interleave(views, 0)
+        auc(torch.full(b.shape, float(k), requires_grad=True), b).backward()
+
+
+def warnings_of(run, *arguments, **options):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        run(*arguments, **options)
+    return [str(one.message) for one in found]
+
+
+def test_a_sampler_that_disagrees_with_the_prior_is_warned_about_once():
+    text = r"of the first 2048 examples 0\.\d+ were positive, but prior=0\.1\. .*Pass the share"
+    with pytest.warns(UserWarning, match=text) as found:
+        draw(AUCMinMax(0.1), [0.5], 300)
+    assert [warning.filename for warning in found] == [__file__]
+    with pytest.warns(UserWarning, match=r"positive in column 1, but prior=0\.3"):
+        draw(AUCMinMax([0.5, 0.3]), [0.5, 0.1], 64)
+    with pytest.warns(UserWarning, match=r"but prior=0\.001"):
+        draw(AUCMinMax(0.001), [0.5], 64)
+
+
+def test_the_warning_names_the_line_of_the_user_and_comes_once_even_as_an_error():
+    both = semaopt.losses.WithLoss(torch.nn.Identity(), AUCMinMax(0.1))
+    with pytest.warns(UserWarning, match="prior") as found:
+        draw(both, [0.5], 80)
+    assert [warning.filename for warning in found] == [__file__]
+    auc = AUCMinMax(0.1)
+    draw(auc, [0.5], 63)
+    with pytest.raises(UserWarning, match="prior"):
+        draw(auc, [0.5], 1)
+    draw(auc, [0.5], 80)
+
+
+@pytest.mark.parametrize("views", [1, 8, 32])
+@pytest.mark.parametrize("prior", [1e-4, 0.01, 0.1, 0.5, 0.99])
+def test_batches_with_the_prior_are_not_warned_about(prior, views):
+    for seed in range(20):
+        assert warnings_of(draw, AUCMinMax(prior), [prior], 64, seed, views=views) == []
+
+
+def test_many_rare_classes_are_not_warned_about():
+    assert warnings_of(draw, AUCMinMax([1e-4] * 500), [1e-4] * 500, 64) == []
+
+
+def test_one_batch_that_is_used_again_counts_once():
+    auc, b = AUCMinMax(0.1), torch.ones(32)
+
+    def again():
+        for _ in range(2000):
+            auc(torch.zeros(32, requires_grad=True), b)
+
+    assert warnings_of(again) == []
+
+
+def test_only_training_is_watched_and_only_with_validation():
+    auc, b, free, later = AUCMinMax(0.1), torch.ones(32), AUCMinMax(0.1, validate=False), AUCMinMax(0.1)
+    later.validate = False
+    for k in range(100):
+        free(torch.full((32,), float(k), requires_grad=True), b)
+        later(torch.full((32,), float(k), requires_grad=True), b)
+        with torch.no_grad():
+            auc(torch.full((32,), float(k)), b)
+    auc.eval()
+    draw(auc, [0.5], 100)
+    auc.train()
+    draw(auc, [0.5], 63)
+    with pytest.warns(UserWarning, match=r"of the first 2048 examples"):
+        draw(copy.deepcopy(auc), [0.5], 1)
+
+
+def test_missing_labels_do_not_count_as_negatives():
+    def train(share):
+        auc, generator = AUCMinMax([0.5, 0.5]), torch.Generator().manual_seed(0)
+        for _ in range(64):
+            b = (torch.rand(32, 2, generator=generator) < share).float()
+            b[torch.rand(32, generator=generator) < 0.6, 0] = torch.nan
+            auc(torch.randn(32, 2, generator=generator, requires_grad=True), b)
+
+    assert warnings_of(train, 0.5) == []
+    assert "positive in column 0, but prior=0.5" in warnings_of(train, 0.2)[0]
+
+
+def optimize(make, steps=20, **options):
+    """Train a linear model; ``make(model, auc)`` returns the optimizer."""
+    generator = torch.Generator().manual_seed(0)
+    auc, model = AUCMinMax(0.5, **options), torch.nn.Linear(3, 1)
+    optimizer = make(model, auc)
+    for _ in range(steps):
+        b = torch.arange(16) % 2
+        a = torch.randn(16, 3, generator=generator) + b[:, None]
+        optimizer.zero_grad()
+        auc(model(a), b).backward()
+        optimizer.step()
+
+
+KINDS = [semaopt.PDAda, semaopt.PDSM, semaopt.baselines.SGDA]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_swapped_roles_are_an_error(kind):
+    model, auc = torch.nn.Linear(3, 1), AUCMinMax(0.5)
+    text = r"primal= holds a dual variable of a min-max loss, which must be maximized over\. Pass primal="
+    with pytest.raises(ValueError, match=text):
+        kind(primal=auc.dual_parameters(), dual=[*model.parameters(), *auc.primal_parameters()])
+    with pytest.raises(ValueError, match=r"dual= holds a primal variable .*must be minimized over"):
+        kind(primal=model.parameters(), dual=[*auc.dual_parameters(), *auc.primal_parameters()])
+    named = [("s", auc.primal_parameters()[0])]
+    with pytest.raises(ValueError, match=r"dual= holds a primal variable"):
+        kind(primal=model.named_parameters(), dual=named)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_forgotten_primal_variables_are_warned_about(kind):
+    def without(model, auc):
+        return kind(primal=model.parameters(), dual=auc.dual_parameters(), lr=0.01, dual_lr=0.1)
+
+    def complete(model, auc):
+        primal = [*model.parameters(), *auc.primal_parameters()]
+        return kind(primal=primal, dual=auc.dual_parameters(), lr=0.01, dual_lr=0.1)
+
+    with pytest.warns(UserWarning, match=r"s and r have not moved while y has.*auc\.primal_parameters\(\)"):
+        optimize(without)
+    optimize(complete)
+
+
+def test_frozen_primal_variables_are_fine():
+    def frozen(model, auc):
+        auc.s.requires_grad_(False), auc.r.requires_grad_(False)
+        return semaopt.PDSM(primal=model.parameters(), dual=auc.dual_parameters(), dual_lr=0.1)
+
+    optimize(frozen)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+def test_a_minimized_dual_variable_is_warned_about(kind):
+    with pytest.warns(UserWarning, match=r"y moves against its gradient: it is minimized but must be maximized"):
+        optimize(lambda model, auc: kind([*model.parameters(), *auc.parameters()], lr=0.01))
+
+
+@pytest.mark.parametrize("name", ["SGDA", "SGDMax", "EpochSGDA", "PESSGDA", "PESAdaGrad", "AccMDA"])
+@pytest.mark.parametrize("score", ["sigmoid", "linear"])
+def test_min_max_optimizers_are_not_warned_about(name, score):
+    kind = getattr(semaopt.baselines, name)
+    options = {"stage_length": 3} if name in ("EpochSGDA", "PESSGDA", "PESAdaGrad") else {}
+    generator = torch.Generator().manual_seed(0)
+    auc, model = AUCMinMax(0.5, score=score), torch.nn.Linear(3, 1)
+    primal = [*model.parameters(), *auc.primal_parameters()]
+    optimizer = kind(primal=primal, dual=auc.dual_parameters(), lr=0.05, dual_lr=0.1, **options)
+    for _ in range(40):
+        b = torch.arange(16) % 2
+        a = torch.randn(16, 3, generator=generator) + b[:, None]
+
+        def closure(a=a, b=b):
+            optimizer.zero_grad()
+            loss = auc(model(a), b)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
