@@ -81,6 +81,8 @@ def command_line() -> str:
 
 
 def conclude(bar: Bar, results: Any, out: Path) -> None:
+    from semaopt.experiments.report import wording
+
     session = results.session
     bar.say(f"{session.computed} runs done, {session.reused} reused, in {session.wall_seconds:.0f} s")
     if results.checks:
@@ -88,5 +90,5 @@ def conclude(bar: Bar, results: Any, out: Path) -> None:
         passed = f"{len(results.checks) - len(failed)} of {len(results.checks)} checks"
         bar.say(f"Theorems: {passed} PASS{'; FAIL: ' if failed else ''}{', '.join(failed)}.")
     for finding in results.findings:
-        bar.say(f"{finding.headline}.\n  {finding.evidence}.")
+        bar.say(f"{finding.spec.title}: {wording.verdict_line(finding)}")
     typer.echo(out / "report.html")
