@@ -101,7 +101,7 @@ def test_a_folder_has_one_owner(run, tmp_path):
     with locked(tmp_path):
         refused = run(FAST, "--quick", "--out", str(tmp_path))
     assert refused.exit_code == 2
-    assert "another process is working there" in re.sub(r"[\s│]+", " ", refused.output)
+    assert "is in use by another process" in re.sub(r"[\s│]+", " ", refused.output)
 
 
 @pytest.mark.slow

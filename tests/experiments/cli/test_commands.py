@@ -156,7 +156,7 @@ def failing(check):
 def test_reproduce_downloads_nothing(call):
     status, out, err = call("reproduce", "--only", "figure2-a9a")
     assert (status, out) == (2, "")
-    assert "reproduce downloads nothing; first: semaopt data fetch a9a" in err
+    assert "figure2-a9a cannot run: its data or packages are missing. Get them with: semaopt data fetch a9a" in err
 
 
 def test_reproduce_knows_every_figure_and_group(call):
@@ -200,13 +200,13 @@ def test_run_and_tune(call, tmp_path):
         ({"epoch": 3}, (), "mine.toml: epoch: unknown key; did you mean 'epochs'?"),
         ({"epochs": "x"}, (), "mine.toml: epochs='x': input should be a valid integer"),
         ({}, ("--scale", "quick"), "mine.toml: scale 'quick' is unknown; there is: paper (the file as it stands)"),
-        ({}, ("--only", "bet"), "only='bet': is no method of mine; did you mean 'beta'?"),
-        ({}, ("--engine", "slurm"), "engine='slurm': must be local or ray"),
-        ({}, ("--address", "auto"), "address='auto': is the address of a Ray cluster; add engine ray"),
-        ({}, ("--device", "tpu"), "device='tpu': cannot be used here"),
-        ({}, ("--dtype", "int8"), "dtype='int8': must be one of float32, float64, bfloat16"),
+        ({}, ("--only", "bet"), "only='bet' is not a method of mine; did you mean 'beta'?"),
+        ({}, ("--engine", "slurm"), "engine='slurm' is invalid: it must be local or ray"),
+        ({}, ("--address", "auto"), "address='auto' is the address of a Ray cluster, but engine='local'."),
+        ({}, ("--device", "tpu"), "device='tpu' is not available here"),
+        ({}, ("--dtype", "int8"), "dtype='int8' is invalid: it must be one of float32, float64, bfloat16"),
         ({}, ("--workers", "-1"), "Invalid value for '--workers'"),
-        ({}, ("--tensorboard", "mine.toml/x"), "Invalid value for --tensorboard: 'mine.toml/x' is no folder"),
+        ({}, ("--tensorboard", "mine.toml/x"), "Invalid value for --tensorboard: 'mine.toml/x' is not a folder"),
         ({"model": {"options": {"hidden": "x"}}}, ("--workers", "1"), "hidden='x': must be a positive number of units"),
         ({"data": {"split": "scaffold"}}, ("--workers", "1"), "split='scaffold': digits holds no molecules"),
         (
@@ -233,7 +233,7 @@ def test_sizes_that_torch_refuses_are_a_mistake_of_the_spec(monkeypatch):
         raise RuntimeError("negative dimension")
 
     monkeypatch.setattr(study.models, "build", build)
-    with pytest.raises(spec.SpecError, match=r"tiny: model.options={'hidden': 8}: mlp cannot be built of them \(negat"):
+    with pytest.raises(spec.SpecError, match=r"model.options={'hidden': 8} is invalid: mlp cannot be built with it \(negat"):
         api.validate_spec(a_spec(), None, ())
 
 
@@ -252,7 +252,7 @@ def test_a_spec_without_tuning_is_not_tuned(call, tmp_path):
     Path(path).write_text("\n".join(lines))
     status, out, err = call("tune", path)
     assert (status, out) == (2, "")
-    assert "mine: has no [tuning], so there is nothing to tune; add one, or run it" in err
+    assert "mine has no [tuning], so there is nothing to tune. Add a [tuning], or run the spec" in err
     assert os.listdir(tmp_path) == ["mine.toml"]
 
 
@@ -261,7 +261,7 @@ def test_ray_that_is_not_installed(call, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else found(name))
     status, out, err = call("run", write_spec(tmp_path / "mine.toml"), "--engine", "ray")
     assert (status, out) == (2, "")
-    assert "engine='ray': needs the extra [ray]; pip install 'semaopt[ray]'" in err
+    assert "engine='ray' needs the extra [ray]. Install it with: pip install 'semaopt[ray]'" in err
     assert os.listdir(tmp_path) == ["mine.toml"]
 
 
@@ -276,7 +276,7 @@ def test_a_ray_cluster_that_does_not_answer(call, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", Ray)
     status, out, err = call("run", write_spec(tmp_path / "mine.toml"), "--engine", "ray", "--address", "auto")
     assert (status, out) == (2, "")
-    assert "address='auto': no Ray cluster answers there (Could not find any running Ray instance.); start one" in err
+    assert "address='auto' is invalid: no Ray cluster answers there (Could not find any running Ray instance.)" in err
     assert "Traceback" not in err
 
 
@@ -285,7 +285,7 @@ def test_what_tune_wrote_is_no_study(call, tmp_path):
     assert call("tune", path, "--only", "adam")[0] == 0
     status, out, err = call("report", "results/mine")
     assert (status, out) == (2, "")
-    assert "What semaopt tune has done has no final runs: run the same spec into that folder" in " ".join(err.split())
+    assert "Trials of semaopt tune have no final runs; run the same spec into that folder" in " ".join(err.split())
 
 
 def test_an_own_file_named_like_a_shipped_one_is_run_again_by_its_path(call, tmp_path):
@@ -329,9 +329,9 @@ def _saddle():
     [
         (("reproduce", "--scale", "huge"), "'huge' is unknown; there is: quick, small, paper"),
         (("reproduce", "--only", "cifar"), "'cifar' is unknown; there is: checks, figure1"),
-        (("reproduce", "--device", "tpu"), "device='tpu': cannot be used here"),
+        (("reproduce", "--device", "tpu"), "device='tpu' is not available here"),
         (("report",), "Missing argument 'DIR'"),
-        (("report", "file"), "file: is no result folder, it holds no runs.sqlite; give a folder that semaopt"),
+        (("report", "file"), "file is not an output folder: it contains no runs.sqlite. Give a folder"),
         (("report", "a", "b"), "2 folders are joined; say where to write"),
         (("run",), "Missing argument 'SPEC'"),
         (("reproduce", "--frob"), "No such option"),
@@ -339,8 +339,8 @@ def _saddle():
         (("frob",), "No such command 'frob'"),
         (("bench", "frob"), "'frob' is unknown; there is: step"),
         (("bench", "--threads", "0"), "--threads 0: must lie in 1..1024"),
-        (("reproduce", "--out", "file"), "'file' is no folder, or lies below a file; give a folder"),
-        (("reproduce", "--out", "file/below"), "'file/below' is no folder, or lies below a file; give a folder"),
+        (("reproduce", "--out", "file"), "'file' is not a folder, or lies below a file. Choose a folder"),
+        (("reproduce", "--out", "file/below"), "'file/below' is not a folder, or lies below a file. Choose a folder"),
         (("reproduce", "--out", "/proc/nothing"), "'/proc/nothing' cannot be written to"),
     ],
 )
@@ -361,7 +361,7 @@ def test_a_store_that_may_only_be_read_is_refused_before_any_training(call, monk
     monkeypatch.setattr(runner, "perform", None)  # nothing comes to it
     status, out, err = call("run", path, "--out", "there")
     assert (status, out) == (2, "")
-    assert "let it be written to (chmod u+w), or choose another --out" in " ".join(err.split())
+    assert "Make it writable (chmod u+w), or choose another --out" in " ".join(err.split())
     assert "tuning trial" not in err
 
 
@@ -388,7 +388,7 @@ def test_a_series_without_a_convex_problem_is_a_failed_run_on_every_engine(call,
     assert (status, out) == (1, "")
     said = " ".join(err.split())
     assert "Traceback" not in said
-    assert "1 of 2 could not be done: mine, bsa, final seed 0" in said
+    assert "1 of 2 failed: mine, bsa, final seed 0" in said
     assert "RuntimeError: bound=" in said
     assert "so it is not convex in the lower parameters: regularize it (lower_weight_decay)" in said
     assert "All other runs are kept. These would most likely fail in the same way again. Once what is said" in said
@@ -408,9 +408,9 @@ def test_a_run_whose_process_died_may_be_tried_again(call, monkeypatch, tmp_path
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"workers": -3}, r"workers=-3: must be a whole number from 0 to 1024; 0 does the runs in this process, None"),
-        ({"workers": 2.5}, r"workers=2.5: must be a whole number"),
-        ({"only": "adam"}, r"only='adam': must be a list of names; write only=\['adam'\]"),
+        ({"workers": -3}, r"workers=-3 is invalid: it must be an integer from 0 to 1024. 0 runs in this process; None"),
+        ({"workers": 2.5}, r"workers=2.5 is invalid: it must be an integer"),
+        ({"only": "adam"}, r"only='adam' is invalid: it must be a list of names. Write only=\['adam'\]"),
     ],
 )
 def test_bad_arguments_from_python(tmp_path, do, options, text):

@@ -1,4 +1,4 @@
-"""Result folders read back: from their records, and from the runs alone where there are none."""
+"""Reading output folders: finished studies and checks come back from their records, nothing is trained or written."""
 
 import dataclasses
 import json
@@ -6,11 +6,10 @@ import math
 import sqlite3
 
 import pytest
-from semaopt.experiments.report.section import tuned_axes
 
+from semaopt.experiments import fingerprint as program
+from semaopt.experiments import report
 from semaopt.experiments.files import OutputError, canonical
-from semaopt.experiments.report import figures, markdown, theorem_figure
-from semaopt.experiments.report import html as report
 from semaopt.experiments.results import records
 from semaopt.experiments.results.export import to_json
 from semaopt.experiments.results.trials import Extension, Trial, Tuning
@@ -19,36 +18,30 @@ from semaopt.experiments.sweep.engines.local import InProcess
 from semaopt.experiments.sweep.runner import Workspace
 from semaopt.experiments.sweep.store import Store
 from semaopt.experiments.training import run
-from tests.experiments.tiny import RUNS, Watcher, a_spec, go
+from tests.experiments.tiny import Watcher, a_spec, go
 
 SMALL = {"seeds": {"tuning": [100], "final": [0, 1]}, "tuning": {"rounds": 0}}
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A finished study with a check beside it."""
+    """A finished study and a theorem check."""
     out = tmp_path_factory.mktemp("made")
-    parts = reproduction.Parts((a_spec(**SMALL),), ("smb[logistic]",), True, ("something was left out",))
-    results = study.conduct(
-        parts.specs, Workspace(out, run.Machine()), InProcess(), Watcher(), command="semaopt reproduce", parts=parts
-    )
+    parts = reproduction.Parts((a_spec(**SMALL),), ("smb[logistic]",), True, ("something was skipped",))
+    workspace = Workspace(out, run.Machine())
+    results = study.conduct(parts.specs, workspace, InProcess(), Watcher(), command="semaopt reproduce", parts=parts)
     return out, results
 
 
 def lasting(results):
+    """Return what does not depend on the session."""
     return {key: value for key, value in json.loads(canonical(to_json(results))).items() if key != "session"}
 
 
-def page(results):
-    panels = {finding.name: figures.panels(finding) for finding in results.findings}
-    return report.page(
-        results, panels, {c.name: theorem_figure.panel(c, theorem_figure.element(c)) for c in results.checks}
-    )
-
-
-def test_it_comes_back_as_it_was_also_by_other_code(made, monkeypatch):
+def test_results_come_back_unchanged_also_with_other_code(made, monkeypatch):
     out, results = made
-    monkeypatch.setattr(run, "fingerprint", lambda: {"code": "changed"})
+    for module in (program, run):
+        monkeypatch.setattr(module, "fingerprint", lambda: {"code": "changed"})
     found = load.results([out], "semaopt report")
     assert lasting(found) == lasting(results)
     assert found.findings[0].origin == results.findings[0].origin
@@ -56,11 +49,13 @@ def test_it_comes_back_as_it_was_also_by_other_code(made, monkeypatch):
     assert found.findings[0].origin.runs == 3 * 6 + 3 * 2
     assert found.checks[0].lines == results.checks[0].lines
     assert found.notes == ()
-    html = page(found)
-    assert html.count("<svg") == 3
-    assert html.index('href="#checks"') < html.index('<h2 id="tiny">') < html.index('<h2 id="checks">')
-    columns = ["lr", "beta", "g0"]  # the store keeps another order
-    assert [tuned_axes(one.findings[0]) for one in (results, found)] == [columns] * 2
+
+
+def test_several_studies_come_back_unchanged(tmp_path):
+    results = go(tmp_path, a_spec(**SMALL, studies=2))
+    found = load.results([tmp_path], "")
+    assert lasting(found) == lasting(results)
+    assert [len(one.finals) for one in found.findings[0].studies] == [3, 3]
 
 
 def copied(out, to, *statements):
@@ -74,86 +69,35 @@ def copied(out, to, *statements):
     return to
 
 
-def older(made, to, monkeypatch, *statements):
-    """As a version without records has left it, its spec among the shipped ones."""
-    monkeypatch.setattr(load, "shipped", lambda: ["tiny"])
-    monkeypatch.setattr(load, "load", lambda name, scale: a_spec(**SMALL, epochs=3 if scale == "paper" else 2))
-    return copied(made[0], to, "DROP TABLE records", *statements)
+def test_an_unfinished_experiment_is_skipped_with_a_note(made, tmp_path):
+    folder = copied(made[0], tmp_path / "part", "DELETE FROM records WHERE kind = 'study'")
+    found = load.results([folder], "")
+    assert found.findings == ()
+    assert found.notes == (
+        f"tiny: skipped, its runs in {folder} are not finished. Resume with: semaopt run tiny --out {folder}",
+    )
+    assert load.results([folder, made[0]], "").notes == ()  # it is finished in the other folder
 
 
-def test_a_store_without_records_is_matched_by_configuration(made, tmp_path, monkeypatch):
-    folder = older(made, tmp_path / "old", monkeypatch)
-    monkeypatch.setattr(run, "fingerprint", lambda: {"code": "changed"})
-    found = load.results([folder], "semaopt report")
-    assert lasting(found)["experiments"] == lasting(made[1])["experiments"]
-    origin = found.findings[0].origin
-    assert (origin.runs, origin.rerun) == (24, "semaopt run tiny --scale paper")
-    assert origin.environment["torch"] == made[1].environment["torch"]
-    assert found.checks == ()
-
-
-def test_members_of_a_vectorised_run_are_matched_too(tmp_path, monkeypatch):
-    """The company that a run was trained in names the program as well, which has changed."""
-    made = tmp_path / "new", go(tmp_path / "new", a_spec(**SMALL, together=3))
-    monkeypatch.setattr(load, "shipped", lambda: ["tiny"])
-    monkeypatch.setattr(load, "load", lambda name, scale: a_spec(**SMALL, together=3))
-    monkeypatch.setattr(run, "fingerprint", lambda: {"code": "changed"})
-    found = load.results([copied(made[0], tmp_path / "old", "DROP TABLE records")], "semaopt report")
-    assert lasting(found)["experiments"] == lasting(made[1])["experiments"]
-
-
-def test_trials_come_back_as_they_were():
+def test_trials_come_back_unchanged():
     trials = [
         Trial("pdsm", {"betas": [0.5, 0.9], "lr": 0.1}, (0.75, 0.5), -1, 3, {1: (0.5, 0.25)}, 1),
-        Trial("pdsm", {"lr": 1.0}, (0.25,), 1, None),
+        Trial("pdsm", {"lr": 1.0}, (0.25,), 1, None, geometric=True, reranked=True),
         Trial("pdsm", {"lr": 2.0}, (math.nan,), -1, 1),
     ]
     tuning = Tuning({"lr": [0.1, 1.0]}, {"pdsm": {canonical(trial.values): trial for trial in trials}})
     tuning.extensions, tuning.on_edge = [Extension("lr", 1.0, ("pdsm",))], {("lr", -1): ("pdsm",)}
+    tuning.spaces = {"pdsm": {"lr": [0.1, 1.0]}}
     back = records._read_tuning(json.loads(canonical(records._tuning(tuning))))
     assert repr(back) == repr(tuning)  # NaN is not equal to itself
-    older = json.loads(canonical(records._tuning(tuning)))
-    for trial in older["trials"]["pdsm"]:
-        del trial["passed"], trial["round"]
-    assert records._read_tuning(older).best_before("pdsm") is None
 
 
-def test_of_two_programs_none_is_mixed(made, tmp_path, monkeypatch):
-    """The newer program has one run only: the figure is the older one's."""
-    change = [
-        'INSERT INTO programs (fingerprint) VALUES (\'{"code":"new"}\')',
-        "UPDATE runs SET program = 2, finished = '2100-01-01 00:00:00' WHERE key = (SELECT max(key) FROM runs)",
-    ]
-    folder = older(made, tmp_path / "old", monkeypatch, *change)
-    found = load.results([folder], "semaopt report")
-    assert found.findings == ()
-    assert found.notes == (
-        f"tiny: is not finished in {folder} by the rules of this version, and left out; to go on: semaopt run tiny "
-        f"--scale paper --out {folder}",
-    )
-
-
-def test_an_unknown_spec_without_a_record(made, tmp_path):
-    folder = copied(made[0], tmp_path / "old", "DROP TABLE records")
-    assert "tiny: is no shipped spec" in load.results([folder], "").notes[0]
-    report.write(made[1], folder)  # results.json has the spec
-    found = load.results([folder], "")
-    assert lasting(found)["experiments"] == lasting(made[1])["experiments"]
-
-
-def test_several_folders_are_joined(made, tmp_path):
+def test_several_folders_are_merged(made, tmp_path):
     go(tmp_path / "b", a_spec(**SMALL, scale="quick", epochs=2))
     go(tmp_path / "c", a_spec(**SMALL, name="other"))
     found = load.results([made[0], tmp_path / "b", tmp_path / "c", made[0]], "semaopt report")
     assert [one.name for one in found.findings] == ["other", "tiny-paper", "tiny-quick"]
     assert len(found.checks) == 1
-    text = markdown.text(found)
-    assert "# Results" in text
-    assert "| other | " not in text
-    for name in ("other", "tiny-paper", "tiny-quick"):
-        assert f"({name}.svg)" in text
-        assert f'<a id="{name}"></a>' in text
-    assert text.count("PASS |") == len(found.checks[0].lines)
     report.write(found, tmp_path / "out")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"report.html", "results.md", "results.json", "tiny-quick.svg", "check-smb-logistic.svg"} <= names
@@ -164,7 +108,7 @@ def shown(*folders):
     return {one.name: [final.method.name for final in one.finals] for one in found}
 
 
-def test_a_part_does_not_replace_the_whole(made, tmp_path):
+def test_a_run_with_some_methods_does_not_replace_one_with_all(made, tmp_path):
     folder = copied(made[0], tmp_path / "both")
     go(folder, a_spec(**SMALL), only=["beta"])
     assert shown(folder) == {"tiny": ["adam", "beta", "both"]}
@@ -176,65 +120,66 @@ def test_a_part_does_not_replace_the_whole(made, tmp_path):
     assert shown(folder, tmp_path / "parts") == shown(tmp_path / "parts", folder) == shown(folder)
 
 
-def test_the_groups_stand_in_one_order(made):
+def test_groups_have_a_fixed_order(made):
     one = made[1].findings[0]
     names = ["compositional-x", "other", "peers-x", "figure3-x", "figure1-x"]
     found = [dataclasses.replace(one, spec=one.spec.model_copy(update={"name": name})) for name in names]
-    listed = [one.name for one in sorted(found, key=load._place)]
+    listed = [one.name for one in sorted(found, key=load._position)]
     assert listed == ["figure1-x", "figure3-x", "peers-x", "compositional-x", "other"]
 
 
 @pytest.mark.parametrize(
     ("statement", "note"),
     [
-        ("UPDATE records SET content = '{}'", "2 damaged rows of the store were left out"),
-        ("DELETE FROM runs WHERE purpose = 'final'", "a record of a study cannot be read"),
+        ("UPDATE records SET content = '{}'", "skipped 2 damaged rows of the store"),
+        ("DELETE FROM runs WHERE purpose = 'final'", "skipped an unreadable record of a study"),
     ],
 )
-def test_what_cannot_be_trusted_is_left_out_and_said(made, tmp_path, statement, note):
+def test_damaged_rows_are_skipped_with_a_note(made, tmp_path, statement, note):
     folder = copied(made[0], tmp_path / "bad", statement)
     found = load.results([folder], "")
     assert found.findings == ()
     assert any(note in text for text in found.notes)
 
 
-def test_a_record_of_another_version_is_left_out_and_said(made, tmp_path):
+def test_a_record_of_another_version_is_skipped_with_a_note(made, tmp_path):
     folder = copied(made[0], tmp_path / "new")
     with Store(folder / "runs.sqlite") as store:
         (key, content) = next(iter(store.records(records.STUDY).items()))
         store.put_record(records.STUDY, "tiny", key, {**content, "spec": {**content["spec"], "future": 1}})
         store.put_record(records.CHECK, "x", "x", {"name": "x"})
     notes = load.results([folder], "").notes
-    assert any("a record of a study cannot be read (ValidationError" in text for text in notes)
-    assert any("a theorem check cannot be read (KeyError" in text for text in notes)
+    assert any("skipped an unreadable record of a study (ValidationError" in text for text in notes)
+    assert any("skipped an unreadable theorem check (KeyError" in text for text in notes)
 
 
-def test_a_record_that_names_an_unknown_method_is_left_out_and_said(made, tmp_path):
+def test_a_record_with_an_unknown_method_is_skipped_with_a_note(made, tmp_path):
     folder = copied(made[0], tmp_path / "new")
     with Store(folder / "runs.sqlite") as store:
         (key, content) = next(iter(store.records(records.STUDY).items()))
-        first, *others = content["finals"]
-        store.put_record(records.STUDY, "tiny", key, {**content, "finals": [{**first, "method": "adamm"}, *others]})
+        (one,) = content["studies"]
+        first, *others = one["finals"]
+        wrong = {**one, "finals": [{**first, "method": "adamm"}, *others]}
+        store.put_record(records.STUDY, "tiny", key, {**content, "studies": [wrong]})
     found = load.results([folder], "")
     assert found.findings == ()
-    assert f"{folder}: a record of a study cannot be read (KeyError: 'adamm')" in found.notes
+    assert f"{folder}: skipped an unreadable record of a study (KeyError: 'adamm')" in found.notes
     (finding,) = made[1].findings
     with pytest.raises(KeyError, match="adamm"):
         finding.final("adamm")
 
 
-def test_nothing_is_written_into_what_is_read(made, tmp_path):
-    folder = copied(made[0], tmp_path / "old", "DROP TABLE records")
+def test_reading_writes_nothing(made, tmp_path):
+    folder = copied(made[0], tmp_path / "old")
     before = (folder / "runs.sqlite").read_bytes()
     load.results([folder], "")
     assert (folder / "runs.sqlite").read_bytes() == before
     assert [path.name for path in folder.iterdir()] == ["runs.sqlite"]
-    with pytest.raises(OutputError, match=r"is no result folder, it holds no runs.sqlite; give a folder that semaopt"):
+    with pytest.raises(OutputError, match=r"is not an output folder: it contains no runs.sqlite. Give a folder"):
         load.results([tmp_path], "")
-    assert RUNS > 24  # what SMALL leaves out
 
 
-def test_checks_stand_in_their_order_and_not_in_that_of_their_ends(made, tmp_path):
+def test_checks_are_listed_in_their_order_not_as_they_finished(made, tmp_path):
     folder = copied(made[0], tmp_path / "more")
     with Store(folder / "runs.sqlite") as store:
         (content,) = store.records(records.CHECK).values()

@@ -181,7 +181,7 @@ def _alive(pid):
 def test_what_could_not_be_done_keeps_its_cause():
     cause = ValueError("deep inside")
     error = RunsError.from_failures("3", [("a run", Failure("its process died")), ("another", failure(cause))])
-    assert str(error) == "2 of 3 could not be done:\na run: its process died\nanother: ValueError: deep inside"
+    assert str(error) == "2 of 3 failed:\na run: its process died\nanother: ValueError: deep inside"
     assert error.__cause__ is cause
     assert error.transient
     error = pickle.loads(pickle.dumps(RunsError.from_failures("1", [("another", failure(cause))])))
