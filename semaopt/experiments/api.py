@@ -186,7 +186,7 @@ def _renamed(engine: str, engine_name: str | None) -> str:
 
 def _require_one_of(name: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
-        raise SpecError(f"{name}={value!r} is unknown; {near(value, known)}")
+        raise SpecError(f"{name}={value!r} is unknown. {near(value, known)}.")
 
 
 def validate_spec(spec: str | Path | Spec, scale: str | None, only: Sequence[str]) -> Spec:
@@ -197,7 +197,7 @@ def validate_spec(spec: str | Path | Spec, scale: str | None, only: Sequence[str
     names = [method.name for method in found.methods]
     for name in only:
         if name not in names:
-            raise SpecError(f"only={name!r} is not a method of {found.name}; {near(name, names)}")
+            raise SpecError(f"only={name!r} is not a method of {found.name}. {near(name, names)}.")
     study.preflight(found, only)
     return found
 

@@ -18,7 +18,7 @@ import pytest
 
 import semaopt
 from semaopt import __main__ as program
-from semaopt.experiments import api
+from semaopt.experiments import api, models
 from semaopt.experiments.spec import schema as spec
 from semaopt.experiments.sweep import reproduction, runner, study, theorem_checks
 from semaopt.experiments.sweep.engines.local import Failure, InProcess
@@ -197,10 +197,10 @@ def test_run_and_tune(call, tmp_path):
 @pytest.mark.parametrize(
     ("change", "args", "text"),
     [
-        ({"epoch": 3}, (), "mine.toml: epoch: unknown key; did you mean 'epochs'?"),
-        ({"epochs": "x"}, (), "mine.toml: epochs='x': input should be a valid integer"),
-        ({}, ("--scale", "quick"), "mine.toml: scale 'quick' is unknown; there is: paper (the file as it stands)"),
-        ({}, ("--only", "bet"), "only='bet' is not a method of mine; did you mean 'beta'?"),
+        ({"epoch": 3}, (), "mine.toml: epoch is an unknown key. Did you mean 'epochs'?"),
+        ({"epochs": "x"}, (), "mine.toml: epochs='x' is invalid: it should be a valid integer"),
+        ({}, ("--scale", "quick"), "mine.toml: scale 'quick' is unknown. Known: paper (the top level of the file)."),
+        ({}, ("--only", "bet"), "only='bet' is not a method of mine. Did you mean 'beta'?"),
         ({}, ("--engine", "slurm"), "engine='slurm' is invalid: it must be local or ray"),
         ({}, ("--address", "auto"), "address='auto' is the address of a Ray cluster, but engine='local'."),
         ({}, ("--device", "tpu"), "device='tpu' is not available here"),
@@ -212,7 +212,7 @@ def test_run_and_tune(call, tmp_path):
         (
             {"model": {"name": "mpnn"}},
             ("--workers", "1"),
-            "mpnn takes molecules, and digits holds table; take mlp or logistic",
+            "mpnn takes molecules, but digits holds table. Use mlp or logistic.",
         ),
     ],
 )
@@ -232,8 +232,8 @@ def test_sizes_that_torch_refuses_are_a_mistake_of_the_spec(monkeypatch):
     def build(*_, **__):
         raise RuntimeError("negative dimension")
 
-    monkeypatch.setattr(study.models, "build", build)
-    with pytest.raises(spec.SpecError, match=r"model.options={'hidden': 8} is invalid: mlp cannot be built with it \(negat"):
+    monkeypatch.setattr(models, "build", build)
+    with pytest.raises(spec.SpecError, match=r"tiny: model 'mlp' cannot be built with options={'hidden': 8} \(negat"):
         api.validate_spec(a_spec(), None, ())
 
 
@@ -245,7 +245,7 @@ def test_data_that_are_not_there_are_not_fetched_to_try_a_spec_out(monkeypatch, 
 
 def test_a_spec_without_tuning_is_not_tuned(call, tmp_path):
     methods = [
-        {**method, "grid": {}, "finer": {}, "options": {"lr": 0.1, "beta": 0.9}} for method in RAW["methods"][:1]
+        {**method, "grid": {}, "multipliers": {}, "options": {"lr": 0.1, "beta": 0.9}} for method in RAW["methods"][:1]
     ]
     path = write_spec(tmp_path / "mine.toml", methods=methods, claim={"order": []})
     lines = [line for line in Path(path).read_text().splitlines() if not line.startswith("tuning")]
@@ -303,8 +303,7 @@ def test_a_spec_that_is_not_there(call):
     status, out, err = call("run", "nothing.toml")
     assert (status, out) == (2, "")
     assert (
-        "nothing.toml: cannot be read (No such file or directory); give a file, or a shipped spec: bilevel-digits"
-        in err
+        "nothing.toml: cannot be read (No such file or directory). Give a file or the name of a shipped spec: bi" in err
     )
 
 
@@ -313,7 +312,7 @@ def test_data_that_cannot_be_had_is_said(call, tmp_path, monkeypatch):
     path = write_spec(tmp_path / "mine.toml", loss="auc", data={"name": "digits"}, **_saddle())
     status, out, err = call("run", path)
     assert (status, out) == (2, "")
-    assert "digits has 10 classes; set data.binary = true" in err
+    assert "loss = 'auc' needs two classes, and digits has 10. Set data.binary = true." in err
 
 
 def _saddle():
