@@ -37,7 +37,7 @@ from semaopt.experiments.sweep.runner import Runner, Workspace
 from semaopt.experiments.sweep.store import Store
 from semaopt.experiments.training.loop import task, train
 from semaopt.experiments.training.run import Machine, Run, Unit
-from semaopt.experiments.training.single import Member
+from semaopt.experiments.training.single import SingleRun
 
 BATCH, BATCHES = 32, 2
 
@@ -153,13 +153,13 @@ def overhead(options: argparse.Namespace) -> None:
 
     def bare() -> float:
         started = time.perf_counter()
-        member = Member(run, task(run.data))
+        trainee = SingleRun(run, task(run.data))
         for _ in range(run.until):
-            member.draw()
-            for k in range(member.steps):
-                member.step(k)
-            member.end_epoch()
-            member.measure()
+            trainee.draw()
+            for k in range(trainee.steps):
+                trainee.step(k)
+            trainee.end_epoch()
+            trainee.measure()
         return time.perf_counter() - started
 
     def engine(out: Path) -> float:

@@ -84,16 +84,16 @@ NAMES = ["../up", "..", ".", "/etc/passwd", "a/b", "a\\b", "a\0b", "", "-x", "a 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_from_a_spec_is_one_file_name(name):
-    with pytest.raises(SpecError, match=r"name=.*: string should match pattern .*; it names files"):
+    with pytest.raises(SpecError, match=r"name=.* is invalid: it should match pattern .*\. It is used in file names"):
         a_spec(name=name)
-    with pytest.raises(SpecError, match=r"methods\[0\].name=.*: string should match pattern"):
+    with pytest.raises(SpecError, match=r"methods\[0\].name=.* is invalid: it should match pattern"):
         schema.build({**RAW, "methods": [{**RAW["methods"][0], "name": name}, *RAW["methods"][1:]]})
 
 
 def test_the_name_of_a_file_is_held_to_the_same_rule(tmp_path):
     path = tmp_path / "a b.toml"
     path.write_bytes((schema.FIGURES / "figure1-digits.toml").read_bytes())
-    with pytest.raises(SpecError, match=r"name='a b': string should match pattern"):
+    with pytest.raises(SpecError, match=r"name='a b' is invalid: it should match pattern"):
         schema.load(path)
 
 

@@ -70,9 +70,10 @@ def run(  # the options of the command
     found = validate_spec(spec, scale, only)
     validate_engine(engine, address, workers)
     with distributed.joined(device) as group:
-        workspace = _workspace(out, found.name, device, dtype, checkpoint_seconds)
+        validate_machine(device, dtype)
         if tensorboard is not None:
             require_writable(Path(tensorboard), "--tensorboard")
+        workspace = _workspace(out, found.name, device, dtype, checkpoint_seconds)
         with open_engine(engine, workers, address) as executor:
             watch = _started(watch, found)
             results = study.conduct([found], workspace, executor, watch, command=command, only=only)
@@ -186,7 +187,7 @@ def _renamed(engine: str, engine_name: str | None) -> str:
 
 def _require_one_of(name: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
-        raise SpecError(f"{name}={value!r} is unknown; {near(value, known)}")
+        raise SpecError(f"{name}={value!r} is unknown. {near(value, known)}.")
 
 
 def validate_spec(spec: str | Path | Spec, scale: str | None, only: Sequence[str]) -> Spec:
@@ -197,7 +198,7 @@ def validate_spec(spec: str | Path | Spec, scale: str | None, only: Sequence[str
     names = [method.name for method in found.methods]
     for name in only:
         if name not in names:
-            raise SpecError(f"only={name!r} is not a method of {found.name}; {near(name, names)}")
+            raise SpecError(f"only={name!r} is not a method of {found.name}. {near(name, names)}.")
     study.preflight(found, only)
     return found
 

@@ -35,7 +35,7 @@ RAW = {
             "label": "folklore Adam",
             "algorithm": "ASA",
             "options": {"beta": 0.9, "bias_correction": True},
-            "finer": {"lr": [0.681292, 1.0, 1.4678]},
+            "multipliers": {"lr": [0.681292, 1.0, 1.4678]},
         },
         {
             "name": "beta",

@@ -19,12 +19,10 @@ from semaopt.experiments.results.statistics import (
 from semaopt.experiments.results.trials import Trial, Tuning
 from semaopt.experiments.spec.schema import Method, Spec
 from semaopt.experiments.spec.search import STUDY_STRIDE
+from semaopt.experiments.training import objectives
 from semaopt.experiments.training.metrics import is_share
+from semaopt.experiments.training.objectives import Objective
 from semaopt.experiments.training.run import Result
-
-_PARTS = {"train": "training", "valid": "validation", "test": "test"}
-_WORDS = {"auc": "AUC", "ap": "average precision"}
-_BOUNDS = {"s_min": "smallest s", "s_median": "median s", "s_max": "largest s"}
 
 
 @dataclass(frozen=True)
@@ -131,16 +129,12 @@ class Finding:
 
     def metric_name(self, metric: str) -> str:
         """Return the readable name of a metric."""
-        if metric in _BOUNDS:
-            return _BOUNDS[metric]
-        part, _, what = metric.partition("_")
-        if self.spec.loss == "cleaning":
-            return f"{what} on clean data" if part == "train" else f"{_PARTS[part]} {what}"
-        if what == "loss" and self.spec.loss == "auc":
-            what = "objective"
-        elif what == "loss" and self.spec.data.noise:
-            what = "excess loss"
-        return f"{_PARTS[part]} {_WORDS.get(what, what)}"
+        return self.objective.metric_title(metric, self.spec.data.noise)
+
+    @property
+    def objective(self) -> type[Objective]:
+        """The objective of the spec's loss."""
+        return objectives.find(self.spec.loss)
 
     def better(self, metric: str) -> Direction:
         """Return whether lower or higher values are better."""
@@ -148,7 +142,7 @@ class Finding:
 
     def is_ratio(self, metric: str) -> bool:
         """Return whether methods are compared by the ratio of this metric, as losses are, or by the difference."""
-        return metric in _BOUNDS or (metric.endswith("_loss") and self.spec.loss != "auc")
+        return self.objective.compares_by_ratio(metric)
 
     def final(self, name: str) -> Final:
         """Return the pooled final runs of a method."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from semaopt.experiments.spec.errors import near
-from semaopt.experiments.training import methods
+from semaopt.experiments.training import algorithms
 
 if TYPE_CHECKING:
     from semaopt.experiments.spec.schema import Method, Spec
@@ -21,13 +21,13 @@ def axes_of(spec: Spec, method: Method) -> dict[str, list[Any]]:
     """Return the values that are tried for a method: of shared axes that it takes and does not fix, and its own."""
     if spec.tuning is None:
         return dict(method.grid)
-    takes = methods.KINDS[method.algorithm].takes
+    takes = algorithms.find(method.algorithm).takes
     axes: dict[str, list[Any]] = {
         name: values for name, values in spec.tuning.grid.items() if name in takes and name not in method.options
     }
-    for name, multiples in method.finer.items():
-        if all(methods.is_number(value) for value in axes.get(name, [])):
-            axes[name] = [methods.rounded(value * by) for value in axes.get(name, []) for by in multiples]
+    for name, multiples in method.multipliers.items():
+        if all(algorithms.is_number(value) for value in axes.get(name, [])):
+            axes[name] = [algorithms.rounded(value * by) for value in axes.get(name, []) for by in multiples]
     return {**axes, **method.grid}
 
 
@@ -36,7 +36,7 @@ def ranges_of(spec: Spec, method: Method) -> dict[str, list[float]]:
     if spec.tuning is None:
         return {}
     family = spec.tuning.families.get(method.family or "")
-    takes = methods.KINDS[method.algorithm].takes
+    takes = algorithms.find(method.algorithm).takes
     found = {**spec.tuning.ranges, **({} if family is None else family.ranges)}
     own = {*method.options, *method.grid}
     return {name: ends for name, ends in found.items() if name in takes and name not in own}
@@ -50,11 +50,11 @@ def problems(spec: Spec) -> Iterator[str]:
     families = {} if spec.tuning is None else spec.tuning.families
     for k, method in enumerate(spec.methods):
         if method.family is not None and method.family not in families:
-            hint = near(method.family, families) if families else "add it"
-            yield f"methods[{k}].family={method.family!r} is not one of tuning.families; {hint}"
+            hint = near(method.family, families) if families else "Add it"
+            yield f"methods[{k}].family={method.family!r} is not one of tuning.families. {hint}."
         for name in method.contains:
             if name not in names or name == method.name:
-                yield f"methods[{k}].contains: {name!r} is not another method; {near(name, names)}"
+                yield f"methods[{k}].contains: {name!r} is not another method. {near(name, names)}."
             else:
                 yield from _nesting(spec, method, spec.method(name), f"methods[{k}].contains")
 
@@ -83,12 +83,12 @@ def _ranges(spec: Spec) -> Iterator[str]:
         return
     if tuning.extend:
         yield f"tuning.extend={tuning.extend}: Sobol points do not extend axes. Remove it, and use wide ranges."
-    takes = frozenset[str]().union(*(methods.KINDS[method.algorithm].takes for method in spec.methods))
+    takes = frozenset[str]().union(*(algorithms.find(method.algorithm).takes for method in spec.methods))
     for place, ranges in listed.items():
         for name, ends in ranges.items():
             yield from _range(f"{place}.{name}", ends, name in tuning.grid)
             if name not in takes:
-                yield f"{place}.{name}: no method here has such a hyper-parameter; {near(name, takes)}"
+                yield f"{place}.{name}: no method here has such a hyper-parameter. {near(name, takes)}."
 
 
 def _range(place: str, ends: list[float], in_grid: bool) -> Iterator[str]:
@@ -101,7 +101,7 @@ def _range(place: str, ends: list[float], in_grid: bool) -> Iterator[str]:
 def _nesting(spec: Spec, method: Method, inner: Method, place: str) -> Iterator[str]:
     """Yield the hyper-parameters whose values for ``inner`` are not all tried for ``method``."""
     outer_values, inner_values = _values(spec, method), _values(spec, inner)
-    inner_takes = methods.KINDS[inner.algorithm].takes
+    inner_takes = algorithms.find(inner.algorithm).takes
     for name in outer_values:
         neutral = _NEUTRAL.get(name)
         unused = name not in inner_takes or (name == "factor" and not inner.decays)
@@ -124,7 +124,7 @@ def _values(spec: Spec, method: Method) -> dict[str, Any]:
 
 def _within(values: Any, outer: Any) -> bool:
     if isinstance(outer, tuple):
-        return all(methods.is_number(value) and outer[0] <= value <= outer[1] for value in values)
+        return all(algorithms.is_number(value) and outer[0] <= value <= outer[1] for value in values)
     return not isinstance(values, tuple) and all(value in outer for value in values)
 
 

@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 from torch.quasirandom import SobolEngine
 
 from semaopt.experiments.results.trials import Point
-from semaopt.experiments.training.methods import rounded
+from semaopt.experiments.training.algorithms import rounded
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 

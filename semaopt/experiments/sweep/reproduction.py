@@ -10,7 +10,7 @@ from semaopt.experiments.data import DataError
 from semaopt.experiments.data.files import root_folder
 from semaopt.experiments.data.load import find
 from semaopt.experiments.spec.schema import Spec, load, shipped
-from semaopt.experiments.training import libauc
+from semaopt.experiments.training import algorithms
 
 SCALES = ("quick", "small", "paper")
 CHECKS = "checks"
@@ -69,6 +69,5 @@ def _remedy(spec: Spec) -> str | None:
         return f"semaopt data fetch {spec.data.name}"
     if spec.data.name in _MOLECULES and importlib.util.find_spec("rdkit") is None:
         return "pip install 'semaopt[molecules]'"
-    if any(method.algorithm == libauc.PESG for method in spec.methods) and not libauc.installed():
-        return libauc.REMEDY
-    return None
+    commands = (algorithms.find(method.algorithm).missing() for method in spec.methods)
+    return next((command for command in commands if command is not None), None)

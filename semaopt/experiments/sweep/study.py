@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
-from semaopt.experiments import models
 from semaopt.experiments.data import DataError
 from semaopt.experiments.data.files import root_folder
 from semaopt.experiments.data.load import find
@@ -23,8 +21,8 @@ from semaopt.experiments.sweep.reproduction import Parts
 from semaopt.experiments.sweep.run import make
 from semaopt.experiments.sweep.runner import Runner, Watch, Workspace
 from semaopt.experiments.sweep.theorem_checks import TheoremChecks
-from semaopt.experiments.training import libauc, loop
-from semaopt.experiments.training.run import Purpose, Unit
+from semaopt.experiments.training import algorithms, loop
+from semaopt.experiments.training.run import Machine, Purpose, Unit
 
 
 class Study:
@@ -44,7 +42,7 @@ class Study:
         self.spec, self.runner, self.methods, self.number = spec, runner, methods, number
         halving = spec.tuning is not None and spec.tuning.pruner == "halving"
         # Pruning would change the runs that share a unit, and so their rounding, from rung to rung.
-        self.vectorize = 1 if halving or runner.workspace.machine.ranks > 1 else spec.together
+        self.vectorize = 1 if halving or runner.workspace.machine.ranks > 1 else spec.vectorize
         self.units: dict[str, Unit] = {}
         """All units, by key: a later rung replaces the earlier ones."""
         self.run_keys: dict[str, None] = {}
@@ -206,20 +204,21 @@ def preflight(spec: Spec, only: Sequence[str] = ()) -> None:
     Data sets that have to be downloaded are not checked.
     """
     for method in spec.methods:
-        if method.algorithm == libauc.PESG and (not only or method.name in only) and not libauc.installed():
-            raise SpecError(f"{spec.name}: {method.name} needs LibAUC, which is not installed. {libauc.REMEDY}")
+        command = algorithms.find(method.algorithm).missing()
+        if command is not None and (not only or method.name in only):
+            raise SpecError(f"{spec.name}: {method.name} needs a package that is not installed. Install it: {command}")
     if find(spec.data.name).missing(root_folder()):
         return
-    task = loop.task(spec.data)
-    loop.check_classes(spec.loss, task)
-    options: dict[str, Any] = dict(spec.model.options)
-    try:
-        models.build(spec.model.name, task, seed=0, **options)
-    except DataError:
-        raise
-    except (TypeError, ValueError, RuntimeError) as error:  # torch raises RuntimeError for impossible sizes
-        text = f"{spec.name}: model.options={options} is invalid: {spec.model.name} cannot be built with it ({error})"
-        raise SpecError(f"{text}. Correct the values, or omit them.") from error
+    purposes: tuple[Purpose, ...] = ("final",) if spec.tuning is None else ("tune", "final")
+    for purpose in purposes:  # they measure other parts of the data
+        run = make(spec, spec.methods[0], {}, seed=0, purpose=purpose, machine=Machine())
+        try:
+            loop.rehearse(run)
+        except DataError as error:
+            raise DataError(f"{spec.name}: {error}") from error
+        except (TypeError, ValueError, RuntimeError) as error:  # torch raises RuntimeError for impossible sizes
+            text = f"{spec.name}: model {run.model.name!r} cannot be built with options={run.model.options}"
+            raise SpecError(f"{text} ({error}). Correct the options, or remove them.") from error
 
 
 def conduct(

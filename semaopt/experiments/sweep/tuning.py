@@ -13,7 +13,8 @@ from semaopt.experiments.results.trials import Extension, Point, Trial, Tuning
 from semaopt.experiments.spec.schema import Method, Spec
 from semaopt.experiments.spec.search import axes_of, ranges_of
 from semaopt.experiments.sweep.points import Grid, Points, Sobol, Space, Tree
-from semaopt.experiments.training.methods import is_number, rounded
+from semaopt.experiments.training import objectives
+from semaopt.experiments.training.algorithms import is_number, rounded
 
 Asked = list[tuple[Method, Point]]
 Evaluate = Callable[[Asked, int], list[tuple[float, ...]]]
@@ -38,7 +39,7 @@ class Search:
         assert spec.tuning is not None  # a spec without [tuning] is not tuned
         self.spec, self.method, self.options, self.points = spec, method, spec.tuning, points
         self.sign = 1 if self.options.direction == "minimize" else -1
-        self.geometric = self.options.metric.endswith("_loss") and spec.loss != "auc"
+        self.geometric = objectives.find(spec.loss).compares_by_ratio(self.options.metric)
         self.trials: dict[str, Trial] = {}
         self.round = 0
         self._reached: dict[int, list[float]] = {}
@@ -114,12 +115,12 @@ def last_decay(spec: Spec) -> int:
 def rungs(spec: Spec) -> list[int]:
     """Return the epochs after which successive halving prunes: none is before the last decay of any method.
 
-    The first is ``first_look`` of the spec (by default a sixteenth of the epochs), each next one four times as late.
+    The first is ``first_rung`` of the spec (by default a sixteenth of the epochs), each next one four times as late.
     """
     options = spec.tuning
     if options is None or options.pruner == "none":
         return []
-    first = max(1, spec.epochs // _REDUCTION**2) if options.first_look is None else options.first_look
+    first = max(1, spec.epochs // _REDUCTION**2) if options.first_rung is None else options.first_rung
     found = [max(first, last_decay(spec))]
     while found[-1] * _REDUCTION < spec.epochs:
         found.append(found[-1] * _REDUCTION)

@@ -151,8 +151,8 @@ def test_best_values_on_an_edge_are_reported(results):
     text = f"The best lr of folklore Adam and increasing β + decreasing lr is still on the edge, {edge:.3g}."
     assert text in html.render(changed)
     assert text in markdown.render(changed)
-    (study,) = to_json(changed)["experiments"]["tiny"]["studies"]
-    assert study["tuning"]["still_on_edge"][0]["value"] == edge
+    (written,) = to_json(changed)["experiments"]["tiny"]["tuning"]
+    assert written["still_on_edge"][0]["value"] == edge
 
 
 def test_the_effect_of_extending_the_grid_is_shown(results):

@@ -116,15 +116,15 @@ def die(*_: object) -> None:
 
 def at_step(n: int) -> None:
     """Die in the n-th step of training."""
-    left, step = [n], single.Member.step
+    left, step = [n], single.SingleRun.step
 
-    def counted(self: single.Member, k: int) -> None:
+    def counted(self: single.SingleRun, k: int) -> None:
         left[0] -= 1
         if left[0] == 0:
             die()
         step(self, k)
 
-    single.Member.step = counted  # type: ignore[method-assign]
+    single.SingleRun.step = counted  # type: ignore[method-assign]
 
 
 def torn(n: int) -> None:

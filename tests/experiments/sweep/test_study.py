@@ -85,7 +85,7 @@ def test_a_second_time_everything_is_reused(undisturbed):
 
 def test_the_plan_is_what_is_done_also_by_ensembles(tmp_path):
     watch = Watcher()
-    spec = a_spec(together=3)
+    spec = a_spec(vectorize=3)
     results = go(tmp_path, spec, watch=watch)
     assert watch.planned == watch.finished == 3 * (3 * 3 + 3)  # three units a method and round, and the final ones
     assert results.session.computed == RUNS
@@ -260,7 +260,7 @@ def test_figure_three_measures_bounds(tmp_path):
         for name, label, scaling in (("adam", "Adam", "adam"), ("bound", "AdaBound", "adabound"))
     ]
     claim = {"text": "Bounded.", "metric": "s_max", "order": []}
-    raw = {"methods": methods, "claim": claim, "metrics": ["s_max", "s_min", "train_loss"], "together": 2}
+    raw = {"methods": methods, "claim": claim, "metrics": ["s_max", "s_min", "train_loss"], "vectorize": 2}
     spec = study.Spec.model_validate({**a_spec().model_dump(exclude={"tuning"}), **raw})
     (finding,) = go(tmp_path, spec).findings
     assert finding.tuning is None
@@ -294,7 +294,7 @@ def test_studies_have_their_own_seeds_splits_and_selection(tmp_path):
 
 def test_sobol_studies_with_reranking_resume_to_the_same_results(tmp_path):
     ranges = {"sampler": "sobol", "budget": 8, "metric": "valid_loss", "direction": "minimize"}
-    methods = [{**one, "finer": {}, "grid": {"beta": [0.9, 0.5]}} for one in RAW["methods"]]
+    methods = [{**one, "multipliers": {}, "grid": {"beta": [0.9, 0.5]}} for one in RAW["methods"]]
     methods[0]["grid"] = {}
     raw = {**RAW, "methods": methods, "studies": 2, "seeds": {"tuning": [100], "rerank": [110, 111], "final": [0]}}
     spec = schema.build({**raw, "tuning": {**ranges, "ranges": {"lr": [1e-3, 1e-1], "g0": [1e-7, 1e-3]}}})

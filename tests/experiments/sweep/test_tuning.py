@@ -211,8 +211,8 @@ def test_the_best_quarter_goes_on_from_each_rung():
     assert tuning.best("adam").values == {"lr": 1e-2, "g0": 1e-5}
 
 
-def test_nothing_is_given_up_before_the_first_look():
-    came, tuning = halved(1e-2, first_look=6)
+def test_nothing_is_given_up_before_the_first_rung():
+    came, tuning = halved(1e-2, first_rung=6)
     assert {rung for _, rung in came} == {6, 16}
     assert {trial.pruned for trial in tuning.trials["adam"].values()} == {6, None}
 
@@ -275,7 +275,7 @@ def test_rungs_are_four_times_as_late_each():
         return rungs(without_decay(DIGITS, pruner="halving", **changes).model_copy(update={"epochs": epochs}))
 
     assert [epochs_of(epochs) for epochs in (1, 3, 8, 16, 60)] == [[], [1], [1, 4], [1, 4], [3, 12, 48]]
-    assert epochs_of(60, first_look=5) == [5, 20]
+    assert epochs_of(60, first_rung=5) == [5, 20]
     assert rungs(DIGITS) == []  # it does not prune
 
 
@@ -369,7 +369,7 @@ def test_an_edge_of_a_range_is_recorded_with_the_value_of_its_family():
 def test_the_best_quarter_is_ranked_again_with_more_seeds():
     """With the tuning seeds lr = 0.3 looks best by luck; the additional seeds show that it is not."""
     grid = {"lr": [0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0], "g0": [1e-7]}
-    adam = a_spec().methods[0].model_copy(update={"finer": {}})
+    adam = a_spec().methods[0].model_copy(update={"multipliers": {}})
     options = a_spec().tuning.model_copy(update={"rounds": 0, "grid": grid, "extend": []})
     spec = a_spec().model_copy(update={"methods": [adam], "tuning": options})
     again = []
