@@ -144,7 +144,7 @@ def is_available(name: str) -> bool:
     return True
 
 
-class NoProgress:
+class Quiet:
     def plan(self, _: int) -> None: ...
     def done(self, _: int) -> None: ...
     def say(self, _: str) -> None: ...
@@ -167,7 +167,7 @@ def overhead(options: argparse.Namespace) -> None:
     def engine(out: Path) -> float:
         started = time.perf_counter()
         with Store(out / "runs.sqlite") as store:
-            runner = Runner(store, InProcess(), NoProgress(), Workspace(out, Machine()))
+            runner = Runner(store, InProcess(), Quiet(), Workspace(out, Machine()))
             runner.results(runner.units([run]))
         return time.perf_counter() - started
 
