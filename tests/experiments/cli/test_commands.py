@@ -171,9 +171,7 @@ def test_reproduce_downloads_nothing(call):
 def test_reproduce_accepts_every_spec_and_group(call):
     status, out, err = call("reproduce", "--only", "frob")
     assert (status, out) == (2, "")
-    assert (
-        "only='frob' is unknown. Known: bilevel, bilevel-digits, checks, compositional, " in err
-    )
+    assert "only='frob' is unknown. Known: bilevel, bilevel-digits, checks, compositional, " in err
     assert set(spec.shipped()) <= set(reproduction.names())
     for scale in reproduction.SCALES:
         assert {one.scale for one in reproduction.select(scale, "figure1-digits").specs} == {scale}
