@@ -16,11 +16,13 @@ from torch import Tensor
 
 from semaopt._validation import NonFiniteError
 from semaopt.estimator import NARROW, state_dtype
-from semaopt.hypergradient.linalg import Vector, average, axpy
+from semaopt.hypergradient.linalg import Vector, average, axpy, full_precision
 
 Closure = Callable[[], Tensor]
 Seen = TypeVar("Seen", Tensor, Tensor | None)
 LINEAR = "inner() is linear in the lower parameters and has no minimizer: add a regularizer to inner()"
+#: The growth of the outer loss that counts as divergence of the lower variable.
+EXPLOSION = 1e8
 #: A derivative in x. None stands for zero: autograd found no path.
 Partial = list[Tensor | None]
 
@@ -36,6 +38,9 @@ def vjp(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], vectors: Sequence[Tensor], create: bool, keep: bool
 ) -> Sequence[Tensor | None]:
     """Compute :func:`slow_vjp` without its argument checks, which take a seventh of the time on a small model."""
+    if torch.is_autocast_enabled(outputs[0].device.type):  # backward passes belong outside autocast
+        with full_precision(outputs[0]):
+            return vjp(outputs, inputs, vectors, create, keep)
     found: Sequence[Tensor | None] = _run_backward(
         tuple(outputs), tuple(vectors), keep, create, tuple(inputs), allow_unreachable=True, accumulate_grad=False
     )
@@ -101,6 +106,7 @@ class Oracles:
             next product. The result is that of one process on the joint batch: a product of averages, not an average
             of products.
         watch: if given, receives every gradient and product with a name for the error message, and may raise.
+        first_loss: the value of ``outer()`` in the first step. A loss 1e8 times as large is an error.
 
     ``loss`` is the last value of ``outer()``, and NaN before the first call.
     """
@@ -117,7 +123,9 @@ class Oracles:
         decay: Sequence[float] = (),
         process_group: Any = None,
         watch: Callable[[list[tuple[str, Tensor]]], None] | None = None,
+        first_loss: float | None = None,
     ) -> None:
+        self._first_loss = first_loss
         self._outer, self._inner, self._ranks, self._watch = outer, inner, process_group, watch
         self.upper = [x for x in upper if x.requires_grad]
         self.lower = [y for y in lower if y.requires_grad]
@@ -140,6 +148,12 @@ class Oracles:
         value = self.loss = self.average([loss.detach()])[0]
         if not math.isfinite(value):
             raise NonFiniteError(f"outer() returned {value.item()}; nothing was changed. Use a smaller lr or lower_lr.")
+        if self._first_loss is not None and abs(value) > EXPLOSION * max(1.0, abs(self._first_loss)):
+            raise RuntimeError(
+                f"outer() returned {value.item():g}, after {self._first_loss:g} in the first step: the lower variable "
+                "diverges; nothing was changed. Use a smaller lower_lr (below 2/|g_yy|), or lower_weight_decay if "
+                "inner() is not convex."
+            )
         return value, self.partial(found[:n], "outer"), self.vector(found[n:], self.lower, "outer")
 
     def draw(self, *, mixed: bool = False) -> Sample:
