@@ -8,7 +8,9 @@ Only products are formed, never a matrix. The graph of g_y is built once per sam
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -21,6 +23,46 @@ from semaopt.hypergradient.linalg import Vector, average, axpy, full_precision
 Closure = Callable[[], Tensor]
 Seen = TypeVar("Seen", Tensor, Tensor | None)
 LINEAR = "inner() is linear in the lower parameters and has no minimizer: add a regularizer to inner()"
+
+
+@dataclass
+class Calls:
+    """Counts of oracle calls: gradients, products with g_yy and products with g_xy, each of one sample."""
+
+    gradients: int = 0
+    hessian_products: int = 0
+    mixed_products: int = 0
+
+
+_counting: list[Calls] = []
+
+
+@contextmanager
+def count_calls() -> Iterator[Calls]:
+    """Count the oracle calls of all bilevel optimizers inside this context.
+
+    >>> x, y = torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.ones(1))
+    >>> optimizer = semaopt.SMB([x], [y])
+    >>> with semaopt.hypergradient.count_calls() as calls:
+    ...     loss = optimizer.step(lambda: y.sum(), lambda: (y - x).square().sum())
+    >>> calls
+    Calls(gradients=2, hessian_products=1, mixed_products=1)
+    """
+    calls = Calls()
+    _counting.append(calls)
+    try:
+        yield calls
+    finally:
+        _counting.remove(calls)
+
+
+def _count(gradients: int = 0, hessian_products: int = 0, mixed_products: int = 0) -> None:
+    for calls in _counting:
+        calls.gradients += gradients
+        calls.hessian_products += hessian_products
+        calls.mixed_products += mixed_products
+
+
 #: The growth of the outer loss that counts as divergence of the lower variable.
 EXPLOSION = 1e8
 #: A derivative in x. None stands for zero: autograd found no path.
@@ -72,15 +114,18 @@ class Sample:
     def hessian(self, v: Vector, *, keep: bool = False) -> Vector:
         """Return g_yy v. Pass ``keep=True`` if another product with this sample follows."""
         o = self.oracles
+        _count(hessian_products=1)
         return o.decayed(o.vector(self.products(v, o.lower, keep), o.lower), v)
 
     def mixed(self, v: Vector) -> Partial:
         """Return g_xy v, with None for an upper parameter that g does not depend on."""
+        _count(mixed_products=1)
         return self.oracles.partial(self.products(v, self.oracles.upper, False), "inner")
 
     def both(self, v: Vector) -> tuple[Vector, Partial]:
         """Return g_yy v and g_xy v from one backward pass."""
         o, n = self.oracles, len(self.oracles.lower)
+        _count(hessian_products=1, mixed_products=1)
         found = self.products(v, o.lower + o.upper, False)
         if all(h is None for h in found[:n]):
             raise RuntimeError(LINEAR)
@@ -138,6 +183,7 @@ class Oracles:
 
     def f(self) -> tuple[Tensor, Partial, Vector]:
         """Call ``outer`` once; return the loss, f_x and f_y."""
+        _count(gradients=1)
         loss, n = scalar("outer", self._outer()), len(self.upper)
         found = vjp([loss], self.upper + self.lower, [torch.ones_like(loss)], False, False)
         if all(g is None for g in found[n:]):
@@ -164,6 +210,7 @@ class Oracles:
         """Return ``(I - g_yy/C) v`` with one call of ``inner``."""
         if not self.plain or (self.decay and not self._one_decay):
             return axpy(-1 / C, self.draw().hessian(v), v)
+        _count(gradients=1, hessian_products=1)
         # The same product, with the factor -1/C as the vector that starts the backward pass, and without helper calls:
         # on a small model the calls cost more than the arithmetic.
         for x in self.upper:
@@ -177,7 +224,8 @@ class Oracles:
             for x in self.upper:
                 x.requires_grad_(True)
         if narrow:
-            return axpy(-1 / C, Sample(self, g_y).hessian(v), v)
+            product = self.vector(Sample(self, g_y).products(v, self.lower, False), self.lower)
+            return axpy(-1 / C, self.decayed(product, v), v)
         curved = all(g.requires_grad for g in g_y)
         found = vjp(g_y, self.lower, v, False, False) if curved else Sample(self, g_y).products(v, self.lower, False)
         full = [torch.zeros_like(y) if h is None else h for h, y in zip(found, self.lower, strict=True)]
@@ -200,6 +248,7 @@ class Oracles:
                 x.requires_grad_(True)
 
     def _gradient(self, create: bool) -> Vector:
+        _count(gradients=1)
         loss = scalar("inner", self._inner())
         return self._complete(vjp([loss], self.lower, [torch.ones_like(loss)], create, create))
 
