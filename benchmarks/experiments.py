@@ -31,13 +31,13 @@ from semaopt.experiments.data.batches import MoleculeBatch
 from semaopt.experiments.models import mpnn
 from semaopt.experiments.models.messages import Step
 from semaopt.experiments.spec.schema import load
-from semaopt.experiments.sweep.engines.local import Here, Workers
+from semaopt.experiments.sweep.engines.local import InProcess, Workers
 from semaopt.experiments.sweep.run import make, units
-from semaopt.experiments.sweep.runner import Place, Runner
+from semaopt.experiments.sweep.runner import Runner, Workspace
 from semaopt.experiments.sweep.store import Store
 from semaopt.experiments.training.loop import task, train
 from semaopt.experiments.training.run import Machine, Run, Unit
-from semaopt.experiments.training.single import Member
+from semaopt.experiments.training.single import SingleRun
 
 BATCH, BATCHES = 32, 2
 
@@ -118,14 +118,14 @@ def sweep(options: argparse.Namespace) -> None:
         for title, (name, changes) in cases.items():
             runs = seeds_of(name, 5, **changes)
             alone = units(runs, 1)
-            list(pool.do(train, [*units(runs[:1], 1)] * 2, lambda _: None))  # start the processes
+            list(pool.run(train, [*units(runs[:1], 1)] * 2, lambda _: None))  # start the processes
             times: dict[str, list[float]] = {"sequential, 2 threads": [], "parallel, 2 processes": []}
             if "mlp" in title:
                 times["one vectorized model"] = []
             for _ in range(max(3, options.turns // 4)):
                 times["sequential, 2 threads"].append(one_after_another(alone, 2))
                 started = time.perf_counter()
-                list(pool.do(train, alone, lambda _: None))
+                list(pool.run(train, alone, lambda _: None))
                 times["parallel, 2 processes"].append(time.perf_counter() - started)
                 if "mlp" in title:
                     times["one vectorized model"].append(one_after_another(units(runs, 5), 1))
@@ -144,7 +144,7 @@ def is_available(name: str) -> bool:
     return True
 
 
-class NoProgress:
+class Quiet:
     def plan(self, _: int) -> None: ...
     def done(self, _: int) -> None: ...
     def say(self, _: str) -> None: ...
@@ -155,19 +155,19 @@ def overhead(options: argparse.Namespace) -> None:
 
     def bare() -> float:
         started = time.perf_counter()
-        member = Member(run, task(run.data))
+        trainee = SingleRun(run, task(run.data))
         for _ in range(run.until):
-            member.draw()
-            for k in range(member.steps):
-                member.step(k)
-            member.end_epoch()
-            member.measure()
+            trainee.draw()
+            for k in range(trainee.steps):
+                trainee.step(k)
+            trainee.end_epoch()
+            trainee.measure()
         return time.perf_counter() - started
 
     def engine(out: Path) -> float:
         started = time.perf_counter()
         with Store(out / "runs.sqlite") as store:
-            runner = Runner(store, Here(), NoProgress(), Place(out, Machine()))
+            runner = Runner(store, InProcess(), Quiet(), Workspace(out, Machine()))
             runner.results(runner.units([run]))
         return time.perf_counter() - started
 

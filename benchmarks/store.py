@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from semaopt.experiments import api
+from semaopt.experiments import api, report
 from semaopt.experiments.spec import schema
 from semaopt.experiments.sweep import study
-from semaopt.experiments.sweep.engines.local import Here
-from semaopt.experiments.sweep.runner import Place, Runner
-from semaopt.experiments.sweep.store import Store
+from semaopt.experiments.sweep.engines.local import InProcess
+from semaopt.experiments.sweep.runner import Runner, Workspace
+from semaopt.experiments.sweep.store import STORE_FILE, Store
 from semaopt.experiments.training.run import Machine, Result, Run
 
 METHODS = 3
@@ -74,10 +74,10 @@ def synthetic(run: Run) -> Result:
     return Result({name: [offset + 2.0 / (k + 1) for k in range(length)] for name in run.metrics}, 1.0)
 
 
-class Synthetic(Here):
+class Synthetic(InProcess):
     """An engine that returns synthetic results at once."""
 
-    def do(self, work: Any, jobs: Any, tick: Any) -> Any:
+    def run(self, work: Any, jobs: Any, on_progress: Any) -> Any:
         return iter([(unit, [synthetic(run) for run in unit.runs]) for unit in jobs])
 
 
@@ -92,17 +92,17 @@ def timed(do: Callable[[], Any], repeats: int) -> tuple[float, Any]:
 
 def measure(runs: int, folder: Path, repeats: int) -> tuple[int, dict[str, float]]:
     """Return the number of stored runs and the seconds of each operation."""
-    chosen, place = a_spec(runs), Place(folder, Machine())
+    chosen, place = a_spec(runs), Workspace(folder, Machine())
 
     def conduct(engine: Any) -> Any:
         return study.conduct([chosen], place, engine, api.Silent(), command="semaopt run many")
 
     def opened() -> int:
-        with Store(folder / study.STORE) as store:
+        with Store(folder / STORE_FILE) as store:
             return len(store)
 
     def planned() -> int:
-        with Store(folder / study.STORE) as store:
+        with Store(folder / STORE_FILE) as store:
             one = study.Study(chosen, Runner(store, Synthetic(), api.Silent(), place))
             one.announce()
             return one.runner.reused
@@ -112,8 +112,8 @@ def measure(runs: int, folder: Path, repeats: int) -> tuple[int, dict[str, float
     planning, _ = timed(planned, repeats)
     resuming, results = timed(lambda: conduct(Synthetic()), repeats)
     assert (results.session.computed, results.session.reused) == (0, count), "a finished run was repeated"
-    writing, _ = timed(lambda: study.write(results, folder), repeats)
-    size = (folder / study.STORE).stat().st_size / 2**20
+    writing, _ = timed(lambda: report.write(results, folder), repeats)
+    size = (folder / STORE_FILE).stat().st_size / 2**20
     return count, {
         "fill": filling, "open": opening, "plan": planning, "resume": resuming, "report": writing, "MB": size
     }  # fmt: skip

@@ -39,7 +39,7 @@ from semaopt.hypergradient.linalg import (
     scaled,
     solve,
 )
-from semaopt.kernels.rounding import mixed
+from semaopt.kernels.rounding import splitmix64
 
 #: How often a measured bound is raised in one step before the lower problem counts as not convex.
 TRIES = 5
@@ -68,8 +68,8 @@ class Inverse(Protocol):
 
 def uniform(k: int, seed: int, t: int) -> int:
     """Return a number in 0..k-1 that depends on (seed, t) only: the same on every rank and after a resume."""
-    golden = 0x9E3779B97F4A7C15  # the increment of SplitMix64, which ``mixed`` adds first
-    bits = mixed(mixed(seed - golden) + t * golden)
+    golden = 0x9E3779B97F4A7C15  # the increment of SplitMix64, which ``splitmix64`` adds first
+    bits = splitmix64(splitmix64(seed - golden) + t * golden)
     return int(bits) % 2**64 * k >> 64
 
 

@@ -1,4 +1,4 @@
-"""Who is measured by ``semaopt bench step``."""
+"""The optimizers that ``semaopt bench step`` measures, and the memory limit of a step."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from torch import Tensor
 import semaopt
 from semaopt.kernels.loader import library
 
-#: Ratios are to this one.
+#: Times are reported as ratios to this candidate.
 BASE = "torch Adam fused"
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """A name and how to build the optimizer; ``needs`` is a package that may be absent."""
+class Candidate:
+    """A named optimizer to measure."""
 
     name: str
     build: Callable[[list[Tensor]], Any]
     needs: str = ""
+    """A package that may not be installed."""
     slow: bool = False
-    """Left out on the 100M tensor, where chains of passes take seconds and gigabytes."""
+    """Whether it is skipped for the 100M tensor, where several passes take seconds and gigabytes."""
 
-    def absent(self) -> str:
-        """Why it cannot be measured here, or ""."""
+    def missing(self) -> str:
+        """Return the command that installs the package it needs, or "" if it can be measured."""
         if self.needs and importlib.util.find_spec(self.needs) is None:
             return f"pip install --no-deps {self.needs.replace('_', '-')}"
         return ""
@@ -52,25 +53,25 @@ def _peer(module: str, kind: str, **options: Any) -> Callable[[list[Tensor]], An
     return build
 
 
-CONTESTANTS = (
-    Contestant(BASE, _torch("Adam", fused=True)),
-    Contestant("torch Adam foreach", _torch("Adam", foreach=True), slow=True),
-    Contestant("torch Adam loop", _torch("Adam", foreach=False), slow=True),
-    Contestant("torch AMSGrad fused", _torch("Adam", fused=True, amsgrad=True)),
-    Contestant("torch Adagrad fused", _torch("Adagrad", fused=True)),
-    Contestant("torch SGD momentum fused", _torch("SGD", fused=True, momentum=0.9)),
-    Contestant("pytorch_optimizer AdaBound", _peer("pytorch_optimizer", "AdaBound"), "pytorch_optimizer"),
-    Contestant("torch-optimizer AdaBound", _peer("torch_optimizer", "AdaBound"), "torch_optimizer"),
-    Contestant(
+CANDIDATES = (
+    Candidate(BASE, _torch("Adam", fused=True)),
+    Candidate("torch Adam foreach", _torch("Adam", foreach=True), slow=True),
+    Candidate("torch Adam loop", _torch("Adam", foreach=False), slow=True),
+    Candidate("torch AMSGrad fused", _torch("Adam", fused=True, amsgrad=True)),
+    Candidate("torch Adagrad fused", _torch("Adagrad", fused=True)),
+    Candidate("torch SGD momentum fused", _torch("SGD", fused=True, momentum=0.9)),
+    Candidate("pytorch_optimizer AdaBound", _peer("pytorch_optimizer", "AdaBound"), "pytorch_optimizer"),
+    Candidate("torch-optimizer AdaBound", _peer("torch_optimizer", "AdaBound"), "torch_optimizer"),
+    Candidate(
         "torch-optimizer AMSBound", _peer("torch_optimizer", "AdaBound", amsbound=True), "torch_optimizer", slow=True
     ),
-    *(Contestant(f"semaopt {name}", _asa(name)) for name in semaopt.scalings.BY_NAME),
-    Contestant("semaopt adam, bf16 state", _asa("adam", state_dtype=torch.bfloat16)),
-    Contestant("semaopt adam foreach", _asa("adam", implementation="foreach"), slow=True),
-    Contestant("semaopt adam loop", _asa("adam", implementation="loop"), slow=True),
+    *(Candidate(f"semaopt {name}", _asa(name)) for name in semaopt.scalings.BY_NAME),
+    Candidate("semaopt adam, bf16 state", _asa("adam", state_dtype=torch.bfloat16)),
+    Candidate("semaopt adam foreach", _asa("adam", implementation="foreach"), slow=True),
+    Candidate("semaopt adam loop", _asa("adam", implementation="loop"), slow=True),
 )
 
-#: The arrays that a step passes over once: bytes of an element, and whether it is written too.
+#: The arrays that a step passes over once: bytes per element, and whether the array is written too.
 _X, _G, _M, _HALF = (4, True), (4, False), (4, True), (2, True)
 LIMITS: dict[str, tuple[tuple[int, bool], ...]] = {
     "limit of shb": (_X, _G, _M),
@@ -79,8 +80,7 @@ LIMITS: dict[str, tuple[tuple[int, bool], ...]] = {
     "limit of adam, bf16 state": (_X, _G, _HALF, _HALF),
 }
 
-
-#: What optimizers call their averages: of the gradient, of its square, and the peak of the latter.
+#: Names of averages in optimizer states: of the gradient (0), of its square (1), the maximum of the latter (2).
 _AVERAGES = {
     **dict.fromkeys(("v", "exp_avg", "momentum_buffer"), 0),
     **dict.fromkeys(("u", "u_mean", "exp_avg_sq", "sum"), 1),
@@ -89,42 +89,43 @@ _AVERAGES = {
 
 
 class Pool:
-    """Memory in which everybody keeps the averages of one parameter.
+    """Memory in which all candidates keep the averages of one parameter.
 
-    How fast a step is depends on where its tensors happen to lie in physical memory, by a third between two runs of one
-    program; in the same memory the contestants differ only in what they do.
+    The speed of a step depends on where its tensors lie in physical memory, by up to a third between two runs of the
+    same program. In shared memory the candidates differ only in what they compute.
     """
 
     def __init__(self, x: Tensor) -> None:
         self.x = x
-        self.held = [torch.zeros_like(x) for _ in range(3)]
+        self.buffers = [torch.zeros_like(x) for _ in range(3)]
 
     def lend(self, optimizer: Any) -> None:
-        """Put the optimizer's averages here."""
+        """Move the optimizer's averages into this memory."""
         state = optimizer.state[self.x]
         for name, value in list(state.items()):
             if name not in _AVERAGES or value.shape != self.x.shape:
                 continue
-            state[name] = self.held[_AVERAGES[name]].view(-1).view(value.dtype)[: value.numel()].view(value.shape)
+            buffer = self.buffers[_AVERAGES[name]]
+            state[name] = buffer.view(-1).view(value.dtype)[: value.numel()].view(value.shape)
 
     def clear(self) -> None:
-        """What one contestant leaves need not be a number for the next."""
-        for held in self.held:
-            held.zero_()
+        """Set the averages to zero; the bytes of one candidate may be NaN for the next."""
+        for buffer in self.buffers:
+            buffer.zero_()
 
     def arrays(self) -> list[Tensor]:
-        """In the order of LIMITS: the parameter, its gradient, its averages."""
+        """Return the parameter, its gradient and its averages, in the order of :data:`LIMITS`."""
         assert self.x.grad is not None
-        return [self.x.detach(), self.x.grad, *self.held]
+        return [self.x.detach(), self.x.grad, *self.buffers]
 
 
-_CHUNK = 16384  # of step.h
+_CHUNK = 16384  # as in step.h
 
 
 def stream(arrays: tuple[tuple[int, bool], ...], pools: Sequence[Pool]) -> Callable[[], None]:
-    """A function that reads, and where said writes, the memory of all parameters, and computes nothing."""
+    """Return a function that reads and writes the memory of all parameters once and computes nothing."""
     found = library()
-    assert found is not None, "there is no limit without the C library"
+    assert found is not None, "the limit needs the C library"
     sizes = [pool.x.numel() for pool in pools]
     cuts = [(k, start, min(_CHUNK, n - start)) for k, n in enumerate(sizes) for start in range(0, n, _CHUNK)]
     at, widths, writes, chunks = (
