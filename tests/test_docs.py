@@ -207,6 +207,11 @@ class TestDocstrings:
             "a, b: no argument"
         )
 
+    def test_names_that_go_on_in_the_next_line(self, rst):
+        text = "Args:\n    a, b,\n        c: all three.\n    d: alone."
+        shared = "".join(f"    {name}: all three.\n" for name in "abc")
+        assert rst.to_markdown(text, lambda _: None) == f"Args:\n{shared}    d: alone."
+
     def test_tables(self, rst):
         text = "====  ===\nhead  two\n====  ===\na     b c\n====  ===\nend"
         assert rst.to_markdown(text, lambda _: None).splitlines() == [
@@ -288,7 +293,7 @@ class TestSite:
             "tune",
             "results.table.Table",
             "spec.schema.Spec",
-            "results.load.results",
+            "sweep.load.results",
             "data.load",
             "models.build",
         ]
