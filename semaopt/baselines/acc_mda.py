@@ -144,7 +144,7 @@ class AccMDA(MinMaxOptimizer):
     def _two_gradients(self, closure: Closure) -> tuple[Any, dict[Tensor, Tensor]]:
         """Return the loss at z_t, whose gradients stay in ``.grad``, and the gradients at z_{t-1} by parameter."""
         zs = [z for group in self.param_groups for z in group["params"]]
-        known = [z for z in zs if self.state.get(z)]
+        known = [z for z in zs if self.state.get(z) and self.state[z]["step"] > 0]
         here = [z.clone() for z in known]
         devices = sorted({z.device.index for z in zs if z.is_cuda})
         for z in known:

@@ -145,9 +145,17 @@ class BilevelOptimizer(SemaOptimizer):
         enabled = moves or always or self.on_nonfinite is not None
         return Rollback(self, self._nonfinite, ys, values=moves, enabled=enabled)
 
+    def _init_state(self, group: dict[str, Any], i: int, x: Tensor) -> None:
+        super()._init_state(group, i, x)
+        if group["role"] == "lower":
+            self.state[x].update(zero_state(x, getattr(self.inverse, "buffers", ())))
+
     def _memory(self) -> Memory:
         groups = self._of("lower")
         pairs = [(y, float(group["lr"])) for group in groups for y in group["params"] if y.requires_grad]
+        for y, _ in pairs:
+            if self.state[y] and self.state[y]["step"] == 0:  # zeros that torch.distributed.checkpoint asked for
+                self.state[y].clear()
         return Memory(self.algorithm_state, [self.state[y] for y, _ in pairs], [rho for _, rho in pairs])
 
     def _hypergradient(self, oracles: Oracles) -> tuple[list[Tensor | None], Vector]:
