@@ -72,8 +72,8 @@ class MinMaxOptimizer(SemaOptimizer):
     def _ascend(self, group: dict[str, Any], ys: list[Tensor], gs: list[Tensor], eta: Rate) -> None:
         """Compute ``y <- Proj_Y[y + eta g]`` for the variables of one dual group."""
         box = group["project"] or _EVERYWHERE
-        if type(box) is projections.Box and not any(y.is_complex() for y in ys):
-            kernels.ascend_box_(ys, gs, eta, box.lo, box.hi)
+        if type(box) is projections.Box and box.elementwise and not any(y.is_complex() for y in ys):
+            kernels.ascend_box_(ys, gs, eta, float(box.lo), float(box.hi))
         else:
             for y, g in zip(ys, gs, strict=True):
                 ascend_(y, g, eta, group["project"])

@@ -1,4 +1,4 @@
-"""How a long command shows where it is."""
+"""The progress bar of long commands."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 
 class Bar:
-    """A progress bar with the time left, on standard error; see :class:`semaopt.experiments.sweep.runner.Watch`."""
+    """A progress bar on standard error; implements :class:`semaopt.experiments.sweep.runner.Watch`."""
 
     def __init__(self, console: Console) -> None:
         self.progress = Progress(
             BarColumn(),
             TaskProgressColumn(),
-            TextColumn("of the work,"),
+            TextColumn("elapsed"),
             TimeElapsedColumn(),
-            TextColumn("so far,"),
+            TextColumn("remaining"),
             TimeRemainingColumn(),
-            TextColumn("left"),
             console=console,
             speed_estimate_period=300,
         )
@@ -25,14 +24,14 @@ class Bar:
         self.total = 0
 
     def plan(self, epochs: int) -> None:
-        """More to do than was known."""
+        """Add epochs to the total."""
         self.total += epochs
         self.progress.update(self.task, total=self.total, visible=self.total > 0)
 
     def done(self, epochs: int) -> None:
-        """So many more are trained."""
+        """Add trained epochs."""
         self.progress.advance(self.task, epochs)
 
     def say(self, text: str) -> None:
-        """A line above the bar."""
+        """Print a line above the bar."""
         self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner  # noqa: E402 - after the skip
 from semaopt import checks  # noqa: E402
 from semaopt.checks.result import CheckResult, Figure, Line, band, reference  # noqa: E402
 from semaopt.experiments.cli.check import check  # noqa: E402
-from semaopt.experiments.files import owned  # noqa: E402
+from semaopt.experiments.files import locked  # noqa: E402
 
 FAST = "smb[logistic]"
 
@@ -98,10 +98,10 @@ def test_what_is_finished_is_kept_and_not_done_again(run, tmp_path, monkeypatch)
 
 
 def test_a_folder_has_one_owner(run, tmp_path):
-    with owned(tmp_path):
+    with locked(tmp_path):
         refused = run(FAST, "--quick", "--out", str(tmp_path))
     assert refused.exit_code == 2
-    assert "another process is working there" in re.sub(r"[\s│]+", " ", refused.output)
+    assert "is in use by another process" in re.sub(r"[\s│]+", " ", refused.output)
 
 
 @pytest.mark.slow

@@ -18,10 +18,10 @@ import pytest
 
 import semaopt
 from semaopt import __main__ as program
-from semaopt.experiments import api
+from semaopt.experiments import api, models
 from semaopt.experiments.spec import schema as spec
-from semaopt.experiments.sweep import reproduction, runner, study, theorems
-from semaopt.experiments.sweep.engines.local import Failure, Here
+from semaopt.experiments.sweep import reproduction, runner, study, theorem_checks
+from semaopt.experiments.sweep.engines.local import Failure, InProcess
 from semaopt.experiments.sweep.store import Store
 from tests.experiments.tiny import RAW, RUNS, a_spec
 
@@ -46,7 +46,7 @@ def write_spec(path, **changes):
 @pytest.fixture
 def call(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(api, "cores", lambda: 0)
+    monkeypatch.setattr(api, "default_workers", lambda: 0)
 
     def call(*args):
         monkeypatch.setattr(sys, "argv", ["semaopt", *args])
@@ -113,13 +113,13 @@ def test_reproduce_says_where_it_computed(call, monkeypatch):
 
 @pytest.mark.usefixtures("_tiny")
 def test_reproduce_takes_as_many_processes_as_it_is_told(call, monkeypatch):
-    started, engine = [], api.engine
+    started, engine = [], api.open_engine
 
     def instead(name, workers, *others):
         started.append(workers)
         return engine(name, 0, *others)
 
-    monkeypatch.setattr(api, "engine", instead)
+    monkeypatch.setattr(api, "open_engine", instead)
     assert call("reproduce", "--only", "figure1-digits", "--workers", "3")[0] == 0
     assert started == [3]
 
@@ -135,13 +135,13 @@ def test_reproduce_does_all_it_can_and_nothing_twice(call, monkeypatch):
     page = Path(out.strip()).read_text()
     assert left_out in page
     assert all(text in page for text in ("smb[logistic]", "avg |grad F|^2 &lt;= bound", "Tiny"))
-    monkeypatch.setattr(theorems.checks, "run_one", lambda name, quick: pytest.fail("it is done already"))
+    monkeypatch.setattr(theorem_checks.checks, "run_one", lambda name, quick: pytest.fail("it is done already"))
     status, out, err = call("reproduce")
     assert status == 0
     assert f"0 runs done, {RUNS} reused" in err
     assert "theorem checks" not in err
-    read = theorems.records.check
-    monkeypatch.setattr(theorems.records, "check", lambda content: failing(read(content)))
+    read = theorem_checks.records.read_check
+    monkeypatch.setattr(theorem_checks.records, "read_check", lambda content: failing(read(content)))
     status, out, err = call("reproduce")
     assert (status, out) == (1, "results/quick/report.html\n")
     assert "Theorems: 0 of 1 checks PASS; FAIL: smb[logistic]." in err
@@ -156,7 +156,7 @@ def failing(check):
 def test_reproduce_downloads_nothing(call):
     status, out, err = call("reproduce", "--only", "figure2-a9a")
     assert (status, out) == (2, "")
-    assert "reproduce downloads nothing; first: semaopt data fetch a9a" in err
+    assert "figure2-a9a cannot run: its data or packages are missing. Get them with: semaopt data fetch a9a" in err
 
 
 def test_reproduce_knows_every_figure_and_group(call):
@@ -197,22 +197,22 @@ def test_run_and_tune(call, tmp_path):
 @pytest.mark.parametrize(
     ("change", "args", "text"),
     [
-        ({"epoch": 3}, (), "mine.toml: epoch: unknown key; did you mean 'epochs'?"),
-        ({"epochs": "x"}, (), "mine.toml: epochs='x': input should be a valid integer"),
-        ({}, ("--scale", "quick"), "mine.toml: scale 'quick' is unknown; there is: paper (the file as it stands)"),
-        ({}, ("--only", "bet"), "only='bet': is no method of mine; did you mean 'beta'?"),
-        ({}, ("--engine", "slurm"), "engine='slurm': must be local or ray"),
-        ({}, ("--address", "auto"), "address='auto': is the address of a Ray cluster; add engine ray"),
-        ({}, ("--device", "tpu"), "device='tpu': cannot be used here"),
-        ({}, ("--dtype", "int8"), "dtype='int8': must be one of float32, float64, bfloat16"),
+        ({"epoch": 3}, (), "mine.toml: epoch is an unknown key. Did you mean 'epochs'?"),
+        ({"epochs": "x"}, (), "mine.toml: epochs='x' is invalid: it should be a valid integer"),
+        ({}, ("--scale", "quick"), "mine.toml: scale 'quick' is unknown. Known: paper (the top level of the file)."),
+        ({}, ("--only", "bet"), "only='bet' is not a method of mine. Did you mean 'beta'?"),
+        ({}, ("--engine", "slurm"), "engine='slurm' is invalid: it must be local or ray"),
+        ({}, ("--address", "auto"), "address='auto' is the address of a Ray cluster, but engine='local'."),
+        ({}, ("--device", "tpu"), "device='tpu' is not available here"),
+        ({}, ("--dtype", "int8"), "dtype='int8' is invalid: it must be one of float32, float64, bfloat16"),
         ({}, ("--workers", "-1"), "Invalid value for '--workers'"),
-        ({}, ("--tensorboard", "mine.toml/x"), "Invalid value for --tensorboard: 'mine.toml/x' is no folder"),
+        ({}, ("--tensorboard", "mine.toml/x"), "Invalid value for --tensorboard: 'mine.toml/x' is not a folder"),
         ({"model": {"options": {"hidden": "x"}}}, ("--workers", "1"), "hidden='x': must be a positive number of units"),
         ({"data": {"split": "scaffold"}}, ("--workers", "1"), "split='scaffold': digits holds no molecules"),
         (
             {"model": {"name": "mpnn"}},
             ("--workers", "1"),
-            "mpnn takes molecules, and digits holds table; take mlp or logistic",
+            "mpnn takes molecules, but digits holds table. Use mlp or logistic.",
         ),
     ],
 )
@@ -232,27 +232,27 @@ def test_sizes_that_torch_refuses_are_a_mistake_of_the_spec(monkeypatch):
     def build(*_, **__):
         raise RuntimeError("negative dimension")
 
-    monkeypatch.setattr(study.models, "build", build)
-    with pytest.raises(spec.SpecError, match=r"tiny: model.options={'hidden': 8}: mlp cannot be built of them \(negat"):
-        api.chosen(a_spec(), None, ())
+    monkeypatch.setattr(models, "build", build)
+    with pytest.raises(spec.SpecError, match=r"tiny: model 'mlp' cannot be built with options={'hidden': 8} \(negat"):
+        api.validate_spec(a_spec(), None, ())
 
 
 def test_data_that_are_not_there_are_not_fetched_to_try_a_spec_out(monkeypatch, tmp_path):
     monkeypatch.setenv("SEMAOPT_DATA", str(tmp_path))
-    api.chosen(a_spec(data={"name": "a9a"}), None, ())
+    api.validate_spec(a_spec(data={"name": "a9a"}), None, ())
     assert os.listdir(tmp_path) == []
 
 
 def test_a_spec_without_tuning_is_not_tuned(call, tmp_path):
     methods = [
-        {**method, "grid": {}, "finer": {}, "options": {"lr": 0.1, "beta": 0.9}} for method in RAW["methods"][:1]
+        {**method, "grid": {}, "multipliers": {}, "options": {"lr": 0.1, "beta": 0.9}} for method in RAW["methods"][:1]
     ]
     path = write_spec(tmp_path / "mine.toml", methods=methods, claim={"order": []})
     lines = [line for line in Path(path).read_text().splitlines() if not line.startswith("tuning")]
     Path(path).write_text("\n".join(lines))
     status, out, err = call("tune", path)
     assert (status, out) == (2, "")
-    assert "mine: has no [tuning], so there is nothing to tune; add one, or run it" in err
+    assert "mine has no [tuning], so there is nothing to tune. Add a [tuning], or run the spec" in err
     assert os.listdir(tmp_path) == ["mine.toml"]
 
 
@@ -261,7 +261,7 @@ def test_ray_that_is_not_installed(call, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else found(name))
     status, out, err = call("run", write_spec(tmp_path / "mine.toml"), "--engine", "ray")
     assert (status, out) == (2, "")
-    assert "engine='ray': needs the extra [ray]; pip install 'semaopt[ray]'" in err
+    assert "engine='ray' needs the extra [ray]. Install it with: pip install 'semaopt[ray]'" in err
     assert os.listdir(tmp_path) == ["mine.toml"]
 
 
@@ -276,7 +276,7 @@ def test_a_ray_cluster_that_does_not_answer(call, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", Ray)
     status, out, err = call("run", write_spec(tmp_path / "mine.toml"), "--engine", "ray", "--address", "auto")
     assert (status, out) == (2, "")
-    assert "address='auto': no Ray cluster answers there (Could not find any running Ray instance.); start one" in err
+    assert "address='auto' is invalid: no Ray cluster answers there (Could not find any running Ray instance.)" in err
     assert "Traceback" not in err
 
 
@@ -285,7 +285,7 @@ def test_what_tune_wrote_is_no_study(call, tmp_path):
     assert call("tune", path, "--only", "adam")[0] == 0
     status, out, err = call("report", "results/mine")
     assert (status, out) == (2, "")
-    assert "What semaopt tune has done has no final runs: run the same spec into that folder" in " ".join(err.split())
+    assert "Trials of semaopt tune have no final runs; run the same spec into that folder" in " ".join(err.split())
 
 
 def test_an_own_file_named_like_a_shipped_one_is_run_again_by_its_path(call, tmp_path):
@@ -303,8 +303,7 @@ def test_a_spec_that_is_not_there(call):
     status, out, err = call("run", "nothing.toml")
     assert (status, out) == (2, "")
     assert (
-        "nothing.toml: cannot be read (No such file or directory); give a file, or a shipped spec: bilevel-digits"
-        in err
+        "nothing.toml: cannot be read (No such file or directory). Give a file or the name of a shipped spec: bi" in err
     )
 
 
@@ -313,7 +312,7 @@ def test_data_that_cannot_be_had_is_said(call, tmp_path, monkeypatch):
     path = write_spec(tmp_path / "mine.toml", loss="auc", data={"name": "digits"}, **_saddle())
     status, out, err = call("run", path)
     assert (status, out) == (2, "")
-    assert "digits has 10 classes; set data.binary = true" in err
+    assert "loss = 'auc' needs two classes, and digits has 10. Set data.binary = true." in err
 
 
 def _saddle():
@@ -329,9 +328,9 @@ def _saddle():
     [
         (("reproduce", "--scale", "huge"), "'huge' is unknown; there is: quick, small, paper"),
         (("reproduce", "--only", "cifar"), "'cifar' is unknown; there is: checks, figure1"),
-        (("reproduce", "--device", "tpu"), "device='tpu': cannot be used here"),
+        (("reproduce", "--device", "tpu"), "device='tpu' is not available here"),
         (("report",), "Missing argument 'DIR'"),
-        (("report", "file"), "file: is no result folder, it holds no runs.sqlite; give a folder that semaopt"),
+        (("report", "file"), "file is not an output folder: it contains no runs.sqlite. Give a folder"),
         (("report", "a", "b"), "2 folders are joined; say where to write"),
         (("run",), "Missing argument 'SPEC'"),
         (("reproduce", "--frob"), "No such option"),
@@ -339,8 +338,8 @@ def _saddle():
         (("frob",), "No such command 'frob'"),
         (("bench", "frob"), "'frob' is unknown; there is: step"),
         (("bench", "--threads", "0"), "--threads 0: must lie in 1..1024"),
-        (("reproduce", "--out", "file"), "'file' is no folder, or lies below a file; give a folder"),
-        (("reproduce", "--out", "file/below"), "'file/below' is no folder, or lies below a file; give a folder"),
+        (("reproduce", "--out", "file"), "'file' is not a folder, or lies below a file. Choose a folder"),
+        (("reproduce", "--out", "file/below"), "'file/below' is not a folder, or lies below a file. Choose a folder"),
         (("reproduce", "--out", "/proc/nothing"), "'/proc/nothing' cannot be written to"),
     ],
 )
@@ -361,7 +360,7 @@ def test_a_store_that_may_only_be_read_is_refused_before_any_training(call, monk
     monkeypatch.setattr(runner, "perform", None)  # nothing comes to it
     status, out, err = call("run", path, "--out", "there")
     assert (status, out) == (2, "")
-    assert "let it be written to (chmod u+w), or choose another --out" in " ".join(err.split())
+    assert "Make it writable (chmod u+w), or choose another --out" in " ".join(err.split())
     assert "tuning trial" not in err
 
 
@@ -388,7 +387,7 @@ def test_a_series_without_a_convex_problem_is_a_failed_run_on_every_engine(call,
     assert (status, out) == (1, "")
     said = " ".join(err.split())
     assert "Traceback" not in said
-    assert "1 of 2 could not be done: mine, bsa, final seed 0" in said
+    assert "1 of 2 failed: mine, bsa, final seed 0" in said
     assert "RuntimeError: bound=" in said
     assert "so it is not convex in the lower parameters: regularize it (lower_weight_decay)" in said
     assert "All other runs are kept. These would most likely fail in the same way again. Once what is said" in said
@@ -398,7 +397,7 @@ def test_a_series_without_a_convex_problem_is_a_failed_run_on_every_engine(call,
 
 def test_a_run_whose_process_died_may_be_tried_again(call, monkeypatch, tmp_path):
     failed = Failure("its process died 3 times (out of memory?)")
-    monkeypatch.setattr(Here, "do", lambda self, work, jobs, tick: ((job, failed) for job in jobs))
+    monkeypatch.setattr(InProcess, "run", lambda self, work, jobs, on_progress: ((job, failed) for job in jobs))
     status, _, err = call("run", write_spec(tmp_path / "mine.toml"), "--only", "adam")
     assert status == 1
     assert "All other runs are kept. To try these again: semaopt run" in " ".join(err.split())
@@ -408,9 +407,9 @@ def test_a_run_whose_process_died_may_be_tried_again(call, monkeypatch, tmp_path
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"workers": -3}, r"workers=-3: must be a whole number from 0 to 1024; 0 does the runs in this process, None"),
-        ({"workers": 2.5}, r"workers=2.5: must be a whole number"),
-        ({"only": "adam"}, r"only='adam': must be a list of names; write only=\['adam'\]"),
+        ({"workers": -3}, r"workers=-3 is invalid: it must be an integer from 0 to 1024. 0 runs in this process; None"),
+        ({"workers": 2.5}, r"workers=2.5 is invalid: it must be an integer"),
+        ({"only": "adam"}, r"only='adam' is invalid: it must be a list of names. Write only=\['adam'\]"),
     ],
 )
 def test_bad_arguments_from_python(tmp_path, do, options, text):

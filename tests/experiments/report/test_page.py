@@ -2,9 +2,10 @@
 
 import pytest
 
-from semaopt.experiments.sweep import study, theorems
-from semaopt.experiments.sweep.engines.local import Here
-from semaopt.experiments.sweep.runner import Place
+from semaopt.experiments.report import write
+from semaopt.experiments.sweep import reproduction, study
+from semaopt.experiments.sweep.engines.local import InProcess
+from semaopt.experiments.sweep.runner import Workspace
 from semaopt.experiments.training.run import Machine
 from tests.experiments.report.browser import FOUND, WHY_NOT, Browser
 from tests.experiments.tiny import Watcher, a_spec
@@ -16,9 +17,11 @@ pytestmark = pytest.mark.skipif(FOUND is None, reason=WHY_NOT)
 def report(tmp_path_factory):
     out = tmp_path_factory.mktemp("page")
     spec = a_spec(seeds={"tuning": [100], "final": [0, 1, 2, 3]}, tuning={"rounds": 0})
-    parts = theorems.Parts((spec,), ("smb[logistic]",))
-    results = study.conduct([spec], Place(out, Machine()), Here(), Watcher(), command="semaopt run", parts=parts)
-    study.write(results, out)
+    parts = reproduction.Parts((spec,), ("smb[logistic]",))
+    results = study.conduct(
+        [spec], Workspace(out, Machine()), InProcess(), Watcher(), command="semaopt run", parts=parts
+    )
+    write(results, out)
     return out / "report.html"
 
 
