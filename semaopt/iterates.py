@@ -84,7 +84,6 @@ class Iterates:
         self.power = to_float(power) if average == "polynomial" else 0.0
         self.every = validate_integer("every", every, "every=1 averages all iterates.")
         self._averages = "average" in keep
-        self._skipped = 0
         self.generator = torch.Generator().manual_seed(seed)
         self.reset()
         self._handles = [
@@ -111,7 +110,6 @@ class Iterates:
 
     # The hooks run in every step. They decide first, and enter no_grad only if there is something to keep.
     def _before(self, *_: Any) -> None:
-        self._skipped = skipped_steps(self.optimizer)
         if sum(len(group["params"]) for group in self.optimizer.param_groups) != self._count:
             self._join()
         if self.t > self._begun:  # otherwise x_t was kept already, before a step that was skipped or raised an error
@@ -120,8 +118,6 @@ class Iterates:
                 self._keep()
 
     def _after(self, *_: Any) -> None:
-        if skipped_steps(self.optimizer) > self._skipped:
-            return
         if self.tau == self.t:
             self._keep_estimate()
         self.t += 1
@@ -273,11 +269,6 @@ class Iterates:
             for key, tensors in state_dict["kept"].items()
         }
         self.generator.set_state(state_dict["generator"])
-
-
-def skipped_steps(optimizer: Optimizer) -> int:
-    """Return how many steps the optimizer has skipped because of NaN or Inf (``on_nonfinite="skip"``)."""
-    return getattr(optimizer, "skipped_steps", 0)
 
 
 def _zeros(group: dict[str, Any], x: Tensor) -> Tensor:

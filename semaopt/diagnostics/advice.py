@@ -41,8 +41,8 @@ TINY = 1e-200
 def advise(m: Measurements) -> list[str]:
     """Return one sentence per finding, each with a remedy."""
     found = [
-        f"The bounds of s are not known for {name}, which has no read(m, seen) that returns u. "
-        "Add one (see semaopt.scalings.Scaling)."
+        f"The bounds of s are not known for {name}: its u cannot be read. A scaling of your own needs read(m, seen) "
+        "(see semaopt.scalings.Scaling)."
         for name in m.unread
     ]
     if not m.sampled:

@@ -62,6 +62,9 @@ class SBMA(BilevelOptimizer):
     tensor([0.9000])
     """
 
+    #: There is no sample of the whole hypergradient to measure: x.grad holds the estimate.
+    samples_gradient = False
+
     shared: ClassVar[tuple[str, ...]] = ("lam", "c_fy", "c_gxy")
     # The averages are named after what they average, since u and v name the averages of a parameter in its state.
     initial: ClassVar[dict[str, Any]] = {

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from semaopt._validation import is_real, require, to_float, validate_integer_field, validate_rate
 from semaopt.estimator import scalar
-from semaopt.iterates import Iterates, skipped_steps
+from semaopt.iterates import Iterates
 from semaopt.schedules.momentum import set_gamma
 
 
@@ -95,7 +95,6 @@ class Stages:
                 )
         self.k = 0
         self.taken = 0
-        self._skipped = 0
         self._before_step = optimizer.register_step_pre_hook(self._before)
         self.iterates = Iterates(optimizer, keep=() if output == "last" else (output,), seed=seed)
         self._after_step = optimizer.register_step_post_hook(self._after)
@@ -112,14 +111,11 @@ class Stages:
                 f"All {len(self.stages)} stages have ended after {self.taken} steps; the parameters hold the result. "
                 "Stop when .done is True, or call .remove() to continue without stages."
             )
-        self._skipped = skipped_steps(self.optimizer)
         # Run after every other hook, which measures the iterate and the estimate of this step.
         hooks = self.optimizer._optimizer_step_post_hooks
         hooks[self._after_step.id] = hooks.pop(self._after_step.id)
 
     def _after(self, *_: Any) -> None:
-        if skipped_steps(self.optimizer) > self._skipped:
-            return
         self.taken += 1
         if self.iterates.t <= self.stages[self.k].T:
             return
