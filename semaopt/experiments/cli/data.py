@@ -20,8 +20,8 @@ Root = Annotated[
 @app.command("list", short_help="Which sets there are, and where.")
 def list_sets(root: Root = None) -> None:
     """Say of each set whether it is there, where, how large it is and how to get it."""
+    from semaopt.experiments.data.catalogue import SETS
     from semaopt.experiments.data.files import root_folder
-    from semaopt.experiments.data.sets import SETS
 
     folder = root_folder(root)
     typer.echo(f"data root: {folder}")
