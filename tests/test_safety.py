@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import semaopt
+from semaopt.experiments.report import write
 from semaopt.experiments.spec import schema
 from semaopt.experiments.spec.errors import SpecError
-from semaopt.experiments.sweep import study
 from tests.experiments.tiny import RAW, a_spec, go
 
 SOURCES = sorted(Path(semaopt.__file__).parent.rglob("*.py"))
@@ -133,7 +133,7 @@ def page(tmp_path_factory):
     raw = {**RAW, **texts, "methods": [method], "epochs": 1, "seeds": {"final": [0, 1]}}
     del raw["tuning"]
     results = go(out, schema.build(raw))
-    study.write(results, out)
+    write(results, out)
     return (out / "report.html").read_text(), out
 
 
@@ -176,10 +176,10 @@ def test_an_output_folder_that_is_a_link_is_followed_and_left_as_one(tmp_path):
 
 def test_a_file_of_the_output_that_is_a_link_is_replaced_not_followed(tmp_path):
     """Somebody's link from report.html to another file: that file stays as it is."""
-    from semaopt.experiments.files import write_whole
+    from semaopt.experiments.files import write_output
 
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "report.html").symlink_to(tmp_path / "precious")
-    write_whole(tmp_path / "report.html", "page")
+    write_output(tmp_path / "report.html", "page")
     assert (tmp_path / "precious").read_text() == "mine"
     assert (tmp_path / "report.html").read_text() == "page"

@@ -7,23 +7,23 @@ r"""``thm:5`` and ``thm:6``: SMB, its adaptive variant, and SBMA.
     \frac{4L^2}{\gamma^2}\sum|x_{t+1} - x_t|^2 + B(T+1), \qquad \sum\delta_t \le \frac{2\delta_0}{\eta_y\lambda} +
     \frac{4\eta_y\sigma^2(T+1)}\lambda + \frac{8L_y^2}{\eta_y^2\lambda^2}\sum|x_{t+1} - x_t|^2 ,
 
-with m = 16 for SMB and 20 for SBMA. What the paper has otherwise, and why it is changed:
+with m = 16 for SMB and 20 for SBMA. Deviations from the paper, with reasons:
 
-- The bias of h enters as :math:`C_{gxy}\,\frac1\lambda(1-\lambda/C_{gyy})^k\,C_{fy}`; the paper's last factor is
-  lost, so with its k the bias term is :math:`C_{fy}^2/(4\sqrt{T+1})`. Here B is the term itself, for the k that is
-  used: :math:`16(C_{gxy}C_{fy}/\lambda)^2(1-\lambda/C_{gyy})^{2k}`.
+- The bias of h enters as :math:`C_{gxy}\,\frac1\lambda(1-\lambda/C_{gyy})^k\,C_{fy}`. The paper loses the last factor;
+  with its k the bias term is :math:`C_{fy}^2/(4\sqrt{T+1})`. Here B is the term itself, for the k in use:
+  :math:`16(C_{gxy}C_{fy}/\lambda)^2(1-\lambda/C_{gyy})^{2k}`.
 - ``lem:sbo_y_recursion`` needs :math:`\eta_y \le \lambda/L_{gy}^2`, not :math:`\lambda`.
-- ``lem:sbo_var_1`` has :math:`(1+\gamma)\gamma^2C_1` where it writes :math:`\gamma^2C_1`. The three errors of the
-  product are uncorrelated (every factor has a fresh sample), so its factor 3 is not needed and pays for the
-  :math:`1+\gamma`.
-- ``lem:sbo_var_1_proj`` pairs its constants with the wrong errors: its proof has :math:`2` with :math:`f_x`,
-  :math:`6C_{gxy}^2/\lambda^2` with :math:`f_y`, :math:`6C_{fy}^2/\lambda^2` with :math:`g_{xy}`,
-  :math:`6C_{gxy}^2C_{fy}^2` with :math:`g_{yy}^{-1}`. Weighted so, the squared Lipschitz constants of the four pieces
-  add up to :math:`C_0`, and SBMA's step sizes are those of SMB.
-- SBMA clips singular values: a projection in the Frobenius norm, in which its matrices are therefore tracked, so the
-  variance of h counts ``dim_y`` times. Its h is bounded by :math:`k/C_{gyy}` as SMB's is, although ``ass:5_proj``
-  claims to do without :math:`C_{gyy}`. The bias of h goes into the mean of the sample, squared, instead of into a
-  cross term: the k of SMB suffices.
+- ``lem:sbo_var_1`` must have :math:`(1+\gamma)\gamma^2C_1` in place of :math:`\gamma^2C_1`. The three errors of the
+  product are uncorrelated, as every factor has a fresh sample. So the lemma's factor 3 is not needed, which
+  compensates the :math:`1+\gamma`.
+- ``lem:sbo_var_1_proj`` assigns its constants to the wrong errors. Its proof has :math:`2` with :math:`f_x`,
+  :math:`6C_{gxy}^2/\lambda^2` with :math:`f_y`, :math:`6C_{fy}^2/\lambda^2` with :math:`g_{xy}`, and
+  :math:`6C_{gxy}^2C_{fy}^2` with :math:`g_{yy}^{-1}`. With these weights the squared Lipschitz constants of the four
+  pieces add up to :math:`C_0`, and SBMA has the step sizes of SMB.
+- SBMA clips singular values, which is a projection in the Frobenius norm. Its matrices must be tracked in that norm,
+  so the variance of h counts ``dim_y`` times. h is bounded by :math:`k/C_{gyy}` as in SMB, although ``ass:5_proj``
+  does not assume :math:`C_{gyy}`. The squared bias of h is added to the mean of the sample instead of a cross term, so
+  the k of SMB suffices.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NEEDED = ("sigma2", "delta_f", "lam", "L_fx", "L_fy", "L_gy", "L_gxy", "L_gyy",
 
 @dataclass(frozen=True)
 class Errors:
-    """What the estimator of a method brings into the bound: m, V, D_0 and B of the module's first formula."""
+    """The contribution of an estimator to the bound: m, V, D_0 and B of the formula at the top of this module."""
 
     follow: int
     variance: float
@@ -53,7 +53,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class BilevelPlan(TwoScalePlan):
-    """What :func:`bilevel` returns: ``eta_x``, ``eta_y``, ``gamma``, ``k``, ``bound(T)``, ``violations(...)``."""
+    """The plan that :func:`bilevel` returns: ``eta_x``, ``eta_y``, ``gamma``, ``k``, ``bound(T)``, ..."""
 
     k: int = field(default=1)
     method: ClassVar[str] = "smb"
@@ -69,22 +69,15 @@ class BilevelPlan(TwoScalePlan):
         return limit_conditions(limits(self.constants, self.method), values, formulas, "lem:sbo_var_1")
 
     def terms(self, T: int, values: Mapping[str, float]) -> dict[str, float]:
-        """2 D_F/(eta_x c_l T) + (c_u/c_l)[2 D_0/(gamma T) + 2 gamma V + 2 m C_0 d_y0/(eta_y lambda T)
+        """Return the six terms of the bound.
+
+        They are 2 D_F/(eta_x c_l T) + (c_u/c_l)[2 D_0/(gamma T) + 2 gamma V + 2 m C_0 d_y0/(eta_y lambda T)
         + 4 m C_0 eta_y sigma^2/lambda + B].
         """
-        c, error = self.constants, errors(self.constants, self.method, self.k)
-        k = costs(c, error)
-        return {
-            "objective": k.over_eta_x / (values["eta_x"] * T),
-            "estimator": k.over_gamma / (values["gamma"] * T),
-            "noise": k.times_gamma * values["gamma"],
-            "lower": k.over_eta_y / (values["eta_y"] * T),
-            "lower_noise": k.times_eta_y * values["eta_y"],
-            "bias": c.ratio * error.bias,
-        }
+        return bound_terms(self.constants, T, values, errors(self.constants, self.method, self.k))
 
     def tracking_terms(self, T: int, values: Mapping[str, float]) -> dict[str, float]:
-        """The terms of the bound of avg E[Delta + C_0 delta], by the argument of ``thm:PDAda``."""
+        """Return the terms of the bound of avg E[Delta + C_0 delta], by the argument of ``thm:PDAda``."""
         c, error = self.constants, errors(self.constants, self.method, self.k)
         q = 2 * (8 * (error.follow + 1) / 32**2 + 4 / 64) / c.ratio
         lower = 2 * (error.follow + 1) * c.C_0 / c.get("lam")
@@ -99,28 +92,30 @@ class BilevelPlan(TwoScalePlan):
         return {name: value / (1 - q) for name, value in parts.items()}
 
     def T_for(self, epsilon: float) -> int:
-        """The T with which :func:`bilevel` promises avg E|grad F|^2 <= epsilon^2."""
-        return steps_for(epsilon, lambda T: bilevel(self.constants, T, method=self.method).bound())
+        """Return the smallest T for which :func:`bilevel` promises avg E|grad F|^2 <= epsilon^2."""
+        enough = steps_for(epsilon, lambda T: bilevel(self.constants, T, method=self.method).bound())
+        found = _first_step(self.constants, self.method, float(epsilon) * float(epsilon), 1, enough)
+        return enough if found is None else found
 
 
 @dataclass(frozen=True)
 class SBMAPlan(BilevelPlan):
-    """The same for SBMA."""
+    """The plan that :func:`bilevel` returns for SBMA."""
 
     method: ClassVar[str] = "sbma"
     label: ClassVar[str] = "thm:6"
 
 
 def bilevel(c: Constants, T: int, *, method: str = "smb") -> BilevelPlan:
-    r"""The rates and the number k of terms of the Neumann series of ``thm:5`` (SMB) or ``thm:6`` (SBMA).
+    r"""Return the rates and the number k of Neumann terms of ``thm:5`` (SMB) or ``thm:6`` (SBMA).
 
     .. math:: k = \Big\lceil\frac{C_{gyy}}{2\lambda}\ln\frac{64\sqrt{T+1}\,C_{gxy}^2}{\lambda^2}\Big\rceil
 
-    With ``c_l``, ``c_u`` other than 1 it is the adaptive variant: ``lem:3`` takes the place of ``lem:sbo_1``.
+    With ``c_l`` or ``c_u`` other than 1 the plan is for the adaptive variant, where ``lem:3`` replaces ``lem:sbo_1``.
 
     Args:
-        c: needs ``sigma2``, ``delta_f``, ``lam`` and the Lipschitz constants and bounds of ``ass:5``; ``dim_y`` for
-            SBMA, whose ``sigma2``, ``L_gxy`` and ``L_gyy`` are in the Frobenius norm.
+        c: needs ``sigma2``, ``delta_f``, ``lam`` and the Lipschitz constants and bounds of ``ass:5``. SBMA also needs
+            ``dim_y``, and its ``sigma2``, ``L_gxy`` and ``L_gyy`` are in the Frobenius norm.
         T: the last step.
         method: ``"smb"`` or ``"sbma"``.
 
@@ -136,8 +131,10 @@ def bilevel(c: Constants, T: int, *, method: str = "smb") -> BilevelPlan:
     require(method in plans, "method", method, f"must be one of {', '.join(map(repr, plans))}", "thm:5 or thm:6")
     plan = plans[method]
     c.need(plan.label, *_NEEDED, *(("dim_y",) if method == "sbma" else ()))
-    require(c.c == 0, "c", c.c, "ass:5 has variances of at most sigma2 alone", "pass c=0.0 and a larger sigma2")
-    linear = "must be positive: else F is linear, every rate is legal and none is best"
+    require(
+        c.c == 0, "c", c.c, "must be 0: ass:5 assumes variances of at most sigma2", "pass c=0.0 and a larger sigma2"
+    )
+    linear = "must be positive: otherwise F is linear, every rate is allowed and none is the best"
     require(c.L_F > 0, "L_F", c.L_F, linear, "pass a positive L, L_fx, L_fy (with C_gxy), L_gxy or L_gyy (with C_fy)")
     k = neumann_terms(c, T)
     limit, cost = limits(c, method), costs(c, errors(c, method, k))
@@ -146,27 +143,69 @@ def bilevel(c: Constants, T: int, *, method: str = "smb") -> BilevelPlan:
 
 
 def _refuse_rest(c: Constants, limit: Limits, cost: Costs) -> None:
-    """Refuse constants with which an average is best that never moves: no rate > 0 has the smallest bound."""
+    """Raise for constants with which the bound falls as a rate tends to 0, so that no rate minimizes it."""
     ok = limit.x_per_y < math.inf or cost.over_eta_y > 0 or cost.times_eta_y == 0
-    stays = f"y*(x) is the same for all x (L_y = {c.L_y:g}) and y_0 = y* is assumed: the smaller eta_y, the better"
+    stays = f"y*(x) is constant (L_y = {c.L_y:g}) and y_0 = y* is assumed, so the bound falls as eta_y tends to 0"
     require(ok, "delta_y", c.delta_y, stays, "pass delta_y > 0, a bound of |y_0 - y*(x_0)|^2")
     ok = limit.x_per_gamma < math.inf or cost.over_gamma > 0 or cost.times_gamma == 0
-    exact = "the pieces of grad F are the same for all x and known from the start: the smaller gamma, the better"
+    exact = "grad F is constant and known from the start, so the bound falls as gamma tends to 0"
     require(ok, "estimator_error", c.estimator_error, exact, "leave it out, or pass estimator_error > 0")
 
 
+def _first_step(c: Constants, method: str, goal: float, low: int, high: int) -> int | None:
+    """Return the smallest T in low..high whose bound is at most ``goal``, or None.
+
+    For a fixed k the bound falls with T, but it jumps up where k grows, so a bisection alone may miss an earlier T.
+    Within low..high no bound is smaller than that of T = high with the variance of the smallest k and the bias of the
+    largest k. Intervals in which this is too large are skipped.
+    """
+    k, last = neumann_terms(c, low), neumann_terms(c, high)
+    if _smallest_bound(c, method, high, errors(c, method, k, bias_k=last)) > goal * (1 + 1e-9):
+        return None
+    if k == last:
+        while low < high:
+            middle = (low + high) // 2
+            if bilevel(c, middle, method=method).bound() <= goal:
+                high = middle
+            else:
+                low = middle + 1
+        return high if bilevel(c, high, method=method).bound() <= goal else None
+    middle = (low + high) // 2
+    found = _first_step(c, method, goal, low, middle)
+    return _first_step(c, method, goal, middle + 1, high) if found is None else found
+
+
+def _smallest_bound(c: Constants, method: str, T: int, error: Errors) -> float:
+    """Return the smallest bound after the steps 0..T for an estimator with these errors."""
+    rates = best_rates(limits(c, method), costs(c, error), T)
+    return math.fsum(bound_terms(c, T, rates, error).values())
+
+
+def bound_terms(c: Constants, T: int, values: Mapping[str, float], error: Errors) -> dict[str, float]:
+    """Return the six terms of the bound of avg E|grad F|^2."""
+    k = costs(c, error)
+    return {
+        "objective": k.over_eta_x / (values["eta_x"] * T),
+        "estimator": k.over_gamma / (values["gamma"] * T),
+        "noise": k.times_gamma * values["gamma"],
+        "lower": k.over_eta_y / (values["eta_y"] * T),
+        "lower_noise": k.times_eta_y * values["eta_y"],
+        "bias": c.ratio * error.bias,
+    }
+
+
 def neumann_terms(c: Constants, T: int) -> int:
-    """k, so many that the bias of h falls like 1/sqrt(T+1)."""
+    """Return the k for which the bias of h falls like 1/sqrt(T+1)."""
     C_gyy, lam, C_gxy = c.get("C_gyy"), c.get("lam"), c.get("C_gxy")
     argument = 64 * math.sqrt(T + 1) * C_gxy**2 / lam**2
     return max(1, math.ceil(C_gyy / (2 * lam) * math.log(argument))) if argument > 0 else 1
 
 
-def errors(c: Constants, method: str, k: int) -> Errors:
-    """m, V, D_0 and B of SMB or of SBMA with k terms."""
+def errors(c: Constants, method: str, k: int, bias_k: int | None = None) -> Errors:
+    """Return m, V, D_0 and B of SMB or SBMA with k terms, or with the bias of ``bias_k`` terms."""
     sigma2, lam, delta_y = c.get("sigma2"), c.get("lam"), c.delta_y or 0.0
     C_fy2, C_gxy2, h2 = c.get("C_fy") ** 2, c.get("C_gxy") ** 2, (k / c.get("C_gyy")) ** 2
-    left_over = (1 - lam / c.get("C_gyy")) ** (2 * k) / lam**2  # the squared bias of h, lem:ghadimi_h_to_g
+    left_over = (1 - lam / c.get("C_gyy")) ** (2 * (bias_k or k)) / lam**2  # the squared bias of h, lem:ghadimi_h_to_g
     if method == "smb":
         # C_1 of lem:sbo_var_1.
         variance = 2 * sigma2 + 6 * h2 * (sigma2 * (C_fy2 + sigma2) + C_gxy2 * (4 * (C_fy2 + sigma2) + sigma2))
@@ -185,9 +224,10 @@ def errors(c: Constants, method: str, k: int) -> Errors:
 
 
 def limits(c: Constants, method: str) -> Limits:
+    """Return the limits of the three rates."""
     scale = math.sqrt(c.c_l / c.c_u**3)
     lam, drift = c.get("lam"), math.sqrt(c.C_0) * c.L_y
-    # SMB tracks grad F itself; SBMA its pieces, whose drift a smaller L of F does not bound.
+    # SMB tracks grad F. SBMA tracks its pieces, whose Lipschitz constants may exceed that of grad F.
     L = c.L_F if method == "smb" else math.sqrt(c.C_0 * (1 + c.L_y**2))
     return Limits(
         gamma=math.nextafter(0.25, 0),
@@ -199,6 +239,7 @@ def limits(c: Constants, method: str) -> Limits:
 
 
 def costs(c: Constants, error: Errors) -> Costs:
+    """Return the coefficients of the bound."""
     lower = 2 * error.follow * c.ratio * c.C_0 / c.get("lam")
     return Costs(
         over_eta_x=2 * c.get("delta_f") / c.c_l,

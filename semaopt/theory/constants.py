@@ -1,4 +1,4 @@
-"""What a theorem must be told about a problem: :class:`Constants`, validated, with what follows from them."""
+"""The constants of a problem that the theorems need, validated, and the constants that follow from them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def _meaning(text: str, default: Any = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    r"""The constants of a problem, of its oracle and of a scaling, in the paper's letters.
+    r"""The constants of a problem, its oracle and a scaling, with the paper's symbols.
 
-    Give those that your theorem needs; it names the ones that are missing and says what they mean.
+    Pass those that your theorem needs. An error names the missing ones and their meaning.
 
-    Minimization (``ass:1``, ``ass:2``): :math:`F` has an ``L``-Lipschitz gradient, :math:`F(x_0) - F_* \le`
-    ``delta_f``, the unbiased oracle obeys :math:`E|O(x) - \nabla F(x)|^2 \le \sigma^2(1 + c|\nabla F(x)|^2)`, and
-    ``c_l`` :math:`\le s \le` ``c_u`` holds for the scaling (:meth:`scaled` takes them from one).
+    Minimization (``ass:1``, ``ass:2``): the gradient of :math:`F` is ``L``-Lipschitz, :math:`F(x_0) - F_* \le`
+    ``delta_f``, the unbiased oracle satisfies :math:`E|O(x) - \nabla F(x)|^2 \le \sigma^2(1 + c|\nabla F(x)|^2)`, and
+    the scaling satisfies ``c_l`` :math:`\le s \le` ``c_u`` (:meth:`scaled` takes the bounds from a scaling).
 
     >>> c = semaopt.theory.Constants(L=2.0, sigma2=1.0, delta_f=3.0)
     >>> c.delta_0                              # E|v_1 - grad F(x_0)|^2 <= sigma^2 (1 + c 2 L delta_f)
@@ -32,17 +32,17 @@ class Constants:
     """
 
     L: float | None = _meaning("the Lipschitz constant of grad F (L_F in the paper)")
-    sigma2: float | None = _meaning("sigma^2, the bound of the oracle's variance where grad F = 0")
-    c: float = _meaning("how the variance grows: E|O - grad F|^2 <= sigma2 (1 + c |grad F|^2)", 0.0)
+    sigma2: float | None = _meaning("sigma^2, a bound of the oracle's variance where grad F = 0")
+    c: float = _meaning("the growth of the variance: E|O - grad F|^2 <= sigma2 (1 + c |grad F|^2)", 0.0)
     delta_f: float | None = _meaning("a bound of F(x_0) - min F")
     c_l: float = _meaning("the lower bound of the scaling s = 1/(sqrt(u) + G0)", 1.0)
     c_u: float = _meaning("the upper bound of the scaling s = 1/(sqrt(u) + G0)", 1.0)
-    estimator_error: float | None = _meaning("a bound of E|v_1 - grad F(x_0)|^2, if a better one than delta_0 is known")
+    estimator_error: float | None = _meaning("a bound of E|v_1 - grad F(x_0)|^2 that is smaller than delta_0")
     mu: float | None = _meaning("the PL constant of F: |grad F|^2 >= 2 mu (F - min F)")
     lam: float | None = _meaning(
         "lambda: f(x, .) is lambda-strongly concave (or lambda-PL); g(x, .) lambda-strongly convex"
     )
-    L_f: float | None = _meaning("the Lipschitz constant of the whole gradient of f(x, y)")
+    L_f: float | None = _meaning("the Lipschitz constant of the gradient of f in (x, y)")
     delta_y: float | None = _meaning("a bound of |y_0 - y*(x_0)|^2")
     L_fx: float | None = _meaning("the Lipschitz constant of the gradient of f in x, jointly in (x, y)")
     L_fy: float | None = _meaning("the Lipschitz constant of the gradient of f in y, jointly in (x, y)")
@@ -52,7 +52,7 @@ class Constants:
     C_fy: float | None = _meaning("a bound of the norm of the gradient of f in y")
     C_gxy: float | None = _meaning("a bound of the spectral norm of g_xy")
     C_gyy: float | None = _meaning("a bound of every sample of g_yy: 0 <= O_gyy <= C_gyy I")
-    dim_y: int | None = _meaning("the dimension of y (SBMA tracks a dim_y x dim_y matrix)")
+    dim_y: int | None = _meaning("the dimension of y (SBMA averages a dim_y x dim_y matrix)")
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -65,37 +65,43 @@ class Constants:
                 continue
             ok = is_real(value) and 0 <= float(value) < math.inf
             require(ok, f.name, value, "must be a finite number >= 0", f"it is {meaning}")
-            zero_is_fine = f.name in _MAY_BE_ZERO
-            require(zero_is_fine or float(value) > 0, f.name, value, "must be positive", f"it is {meaning}")
+            ok = float(value) > 0 or f.name in _MAY_BE_ZERO
+            require(ok, f.name, value, "must be positive", f"it is {meaning}")
             object.__setattr__(self, f.name, float(value))
         validate_bounds("(c_l, c_u)", (self.c_l, self.c_u))
         for small, large, why in _ORDER:
             a, b = getattr(self, small), getattr(self, large)
-            # The last digit of two constants that are equal in exact arithmetic is not an error.
+            # Constants that are equal in exact arithmetic may differ by rounding.
             ok = a is None or b is None or a <= b * (1 + 1e-12)
             require(ok, small, a, f"must be at most {large}={b}", why)
         both = self.L_f is not None and self.C_gxy is not None
-        require(not both, "L_f", self.L_f, "belongs to a min-max problem, C_gxy to a bilevel one", "pass one of them")
+        require(
+            not both,
+            "L_f",
+            self.L_f,
+            "must not be combined with C_gxy: L_f belongs to min-max, C_gxy to bilevel problems",
+            "pass one of them",
+        )
 
     def need(self, theorem: str, *names: str) -> None:
-        """Raise for every constant in ``names`` that was not given, with its meaning."""
+        """Raise an error that names every missing constant of ``names`` and its meaning."""
         missing = [name for name in names if getattr(self, name) is None]
         if missing:
-            what = "; ".join(f"{name}, {MEANING[name]}" for name in missing)
-            given = ", ".join(f"{name}=..." for name in missing)
-            raise ValueError(f"{theorem} needs {what}. Pass Constants(..., {given})")
+            meanings = "; ".join(f"{name}, {MEANING[name]}" for name in missing)
+            arguments = ", ".join(f"{name}=..." for name in missing)
+            raise ValueError(f"{theorem} needs {meanings}. Pass Constants(..., {arguments}).")
 
     def get(self, name: str) -> float:
-        """A constant as a number; :meth:`need` has checked that it is there."""
+        """Return a constant; raise if it is missing."""
         value = getattr(self, name)
         if value is None:
             self.need("this formula", name)
         return float(value)
 
     def scaled(self, scaling: str | scalings.BuiltIn, G: float) -> Constants:
-        """The same with ``c_l, c_u`` of a row of Table 2, for gradients bounded by ``G``.
+        """Return a copy with ``c_l, c_u`` of a row of Table 2, for gradients bounded by ``G``.
 
-        ``G`` bounds the largest coordinate of every stochastic gradient, for Adam+ its Euclidean norm.
+        ``G`` is a bound of every coordinate of every stochastic gradient; for Adam+, of its Euclidean norm.
 
         >>> c = semaopt.theory.Constants(L=1.0).scaled(semaopt.scalings.Adam(g0=1.0), G=3.0)
         >>> c.c_l, c.c_u
@@ -103,26 +109,32 @@ class Constants:
         """
         row = scalings.resolve(scaling)
         if not isinstance(row, scalings.BuiltIn):
-            raise TypeError(f"scaling={scaling!r}: its bounds are not in Table 2; pass Constants(c_l=..., c_u=...)")
-        require(is_real(G) and 0 < G < math.inf, "G", G, "must be a finite number > 0", "it bounds the gradients")
+            raise TypeError(f"scaling={scaling!r}: its bounds are not in Table 2. Pass Constants(c_l=..., c_u=...).")
+        require(
+            is_real(G) and 0 < G < math.inf,
+            "G",
+            G,
+            "must be a finite number > 0",
+            "it is a bound of the gradients; try 1.0",
+        )
         c_l, c_u = row.bounds(float(G))
         return replace(self, c_l=c_l, c_u=c_u)
 
     @property
     def ratio(self) -> float:
-        """c_u / c_l, what the scaling costs."""
+        """The factor c_u / c_l by which the scaling enlarges the bounds."""
         return self.c_u / self.c_l
 
     @property
     def growth(self) -> float:
-        """sigma^2 c: the variance is at most sigma^2 + growth |grad F|^2."""
+        """The product sigma^2 c: the variance is at most sigma^2 + growth |grad F|^2."""
         return self.get("sigma2") * self.c
 
     @property
     def delta_0(self) -> float:
         r"""A bound of :math:`E|v_1 - \nabla F(x_0)|^2`, the error of the first sample.
 
-        It is :math:`\sigma^2(1 + c|\nabla F(x_0)|^2)`, and :math:`|\nabla F|^2 \le 2L(F - F_*)` for every smooth F.
+        It is :math:`\sigma^2(1 + c\,2LD_F)`, since :math:`|\nabla F|^2 \le 2L(F - F_*)` for every smooth F.
         """
         if self.estimator_error is not None:
             return self.estimator_error
@@ -142,7 +154,7 @@ class Constants:
 
     @property
     def C_0(self) -> float:
-        r"""``lem:sbo_var_1``: :math:`|\nabla F(x, y) - \nabla F(x, y')|^2 \le C_0|y - y'|^2`.
+        r"""The constant of :math:`|\nabla F(x, y) - \nabla F(x, y')|^2 \le C_0|y - y'|^2` (``lem:sbo_var_1``).
 
         .. math::
             C_0 = 2L_{fx}^2 + \frac{6C_{fy}^2L_{gxy}^2}{\lambda^2} + \frac{6C_{fy}^2C_{gxy}^2L_{gyy}^2}{\lambda^4}
@@ -158,10 +170,10 @@ class Constants:
 
     @property
     def L_F(self) -> float:
-        r"""The Lipschitz constant of grad F: ``L`` if given, else what follows from the parts of the problem.
+        r"""The Lipschitz constant of grad F: ``L`` if given, otherwise computed from the other constants.
 
-        Min-max: :math:`L_f(1+\kappa)`. Bilevel: :math:`\sqrt{C_0(1+L_y^2)}` (the paper's ``lem:sbo_var_1`` calls the
-        square of it L_F).
+        Min-max: :math:`L_f(1+\kappa)`. Bilevel: :math:`\sqrt{C_0(1+L_y^2)}` (in the paper's ``lem:sbo_var_1``, L_F is
+        the square of this).
         """
         if self.L is not None:
             return self.L
@@ -176,10 +188,14 @@ _MAY_BE_ZERO = frozenset(
     {"sigma2", "c", "estimator_error", "delta_y", "L_fx", "L_fy", "L_gxy", "L_gyy", "C_fy", "C_gxy"}
 )
 
-#: (smaller, larger, why)
+#: (smaller, larger, reason)
 _ORDER = (
     ("mu", "L", "|grad F|^2 <= 2 L (F - min F) holds for every L-smooth F, so mu cannot exceed L"),
-    ("lam", "L_f", "a lambda-strongly concave or lambda-PL function is not smoother than lambda"),
-    ("lam", "L_gy", "a lambda-strongly convex function is not smoother than lambda"),
+    (
+        "lam",
+        "L_f",
+        "the gradient of a lambda-strongly concave or lambda-PL f has a Lipschitz constant >= lambda",
+    ),
+    ("lam", "L_gy", "the gradient of a lambda-strongly convex g has a Lipschitz constant >= lambda"),
     ("lam", "C_gyy", "the mean of the samples of g_yy is at least lambda I"),
 )

@@ -9,11 +9,11 @@ With :math:`\Delta_t = |v_{t+1} - \nabla F(x_t)|^2` and :math:`\delta_t = |y_t -
     \sum\delta_t &\le p\Big[\frac{2\delta_0}{\eta_y\lambda} + \frac{4\eta_y\sigma^2(T+1)}{\lambda}\Big]
     + p^2\,\frac{8\kappa^2\eta_x^2c_u^2}{\eta_y^2\lambda^2}\sum|v_{t+1}|^2
 
-with p = 1 under strong concavity. Under dual PL ``lem:03_withoutSC`` contracts half as fast: p = 2, so **two of the
-five terms of the bound double**, which the paper leaves unsaid; its limit of :math:`\eta_x` still suffices, since
-:math:`160p^2/48^2 + 4/64 \le 1/2`. There :math:`\delta_t` must be the squared distance to the *set* of maximizers:
-quadratic growth holds for the nearest of them, not for the chain of maximizers that the paper picks, and with
-distances the same proof goes through.
+with p = 1 under strong concavity. Under dual PL, ``lem:03_withoutSC`` contracts half as fast. So p = 2, and **two of
+the five terms of the bound double**, which the paper does not say. Its limit of :math:`\eta_x` still suffices, since
+:math:`160p^2/48^2 + 4/64 \le 1/2`. Under dual PL, :math:`\delta_t` must be the squared distance to the *set* of
+maximizers: quadratic growth holds for the nearest maximizer, not for the sequence of maximizers that the paper chooses.
+With distances to the set the proof is the same.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DUALS = ("strongly concave", "pl")
 
 @dataclass(frozen=True)
 class MinMaxPlan(TwoScalePlan):
-    """What :func:`minmax` returns: ``eta_x``, ``eta_y``, ``gamma``, ``bound(T)``, ``violations(...)``."""
+    """The plan that :func:`minmax` returns: ``eta_x``, ``eta_y``, ``gamma``, ``bound(T)``, ``violations(...)``."""
 
     dual: str = field(default=DUALS[0])
     label: ClassVar[str] = "thm:PDAda"
@@ -48,10 +48,10 @@ class MinMaxPlan(TwoScalePlan):
         return limit_conditions(limits(self.constants, self.dual), values, formulas, "lem:var_x")
 
     def terms(self, T: int, values: Mapping[str, float]) -> dict[str, float]:
-        r"""The five terms, with p = 1 or 2:
+        """Return the five terms of the bound.
 
-        2 D_F/(eta_x c_l T) + 2 c_u D_x0/(gamma c_l T) + 8 c_u gamma sigma^2/c_l + 40 p c_u L_f^2 d_y0/(c_l eta_y
-        lambda T) + 80 p c_u L_f^2 eta_y sigma^2/(c_l lambda).
+        They are, with p = 1 or 2, 2 D_F/(eta_x c_l T) + 2 c_u D_x0/(gamma c_l T) + 8 c_u gamma sigma^2/c_l
+        + 40 p c_u L_f^2 d_y0/(c_l eta_y lambda T) + 80 p c_u L_f^2 eta_y sigma^2/(c_l lambda).
         """
         k = costs(self.constants, self.dual)
         return {
@@ -63,10 +63,10 @@ class MinMaxPlan(TwoScalePlan):
         }
 
     def tracking_terms(self, T: int, values: Mapping[str, float]) -> dict[str, float]:
-        r"""The terms of the bound of avg E[Delta + L_f^2 delta].
+        r"""Return the terms of the bound of avg E[Delta + L_f^2 delta].
 
-        The two sums above with 21 for 20, and :math:`|v|^2 \le 2\Delta + 2|\nabla F|^2`: the step sizes make the
-        coefficient q/2 of :math:`|v|^2` at most :math:`(c_l/c_u)(168p^2/48^2 + 4/64)`, and 1 - q is divided by.
+        Use the two sums above with 21 in place of 20, and :math:`|v|^2 \le 2\Delta + 2|\nabla F|^2`. The step sizes
+        bound the coefficient q/2 of :math:`|v|^2` by :math:`(c_l/c_u)(168p^2/48^2 + 4/64)`; then divide by 1 - q.
         """
         c, p = self.constants, _slowness(self.dual)
         q = 2 * (168 * p**2 / 48**2 + 4 / 64) / c.ratio
@@ -81,21 +81,21 @@ class MinMaxPlan(TwoScalePlan):
         return {name: value / (1 - q) for name, value in parts.items()}
 
     def T_for(self, epsilon: float) -> int:
-        """The T with which :func:`minmax` promises avg E|grad F|^2 <= epsilon^2."""
+        """Return the smallest T for which :func:`minmax` promises avg E|grad F|^2 <= epsilon^2."""
         return steps_for(epsilon, lambda T: minmax(self.constants, T, dual=self.dual).bound())
 
 
 def minmax(c: Constants, T: int, *, dual: str = DUALS[0]) -> MinMaxPlan:
-    r"""The rates of ``thm:PDAda`` for the steps 0..T, chosen to make its bound smallest.
+    r"""Return the rates of ``thm:PDAda`` for the steps 0..T that minimize its bound.
 
-    Their orders are the theorem's: :math:`\gamma, \eta_y = O(\sqrt{\kappa/T})`, :math:`\eta_x =
+    They have the orders of the theorem: :math:`\gamma, \eta_y = O(\sqrt{\kappa/T})`, :math:`\eta_x =
     O(\kappa^{-3/2}T^{-1/2})`, and the bound is :math:`O(\kappa^{3/2}T^{-1/2})`.
 
     Args:
-        c: needs ``L_f``, ``lam``, ``sigma2``, ``delta_f``; ``delta_y`` enters the bound (0 is assumed, and said, if
-            it is not given); ``L`` replaces L_f (1 + kappa) if you know better.
+        c: needs ``L_f``, ``lam``, ``sigma2`` and ``delta_f``. Without ``delta_y`` the bound assumes 0 and says so.
+            ``L``, if given, replaces L_f (1 + kappa).
         T: the last step.
-        dual: ``"strongly concave"``, or ``"pl"`` for a concave f with lambda-PL in y and Y the whole space.
+        dual: ``"strongly concave"``, or ``"pl"`` if f is concave and lambda-PL in y and Y is the whole space.
 
     >>> c = semaopt.theory.Constants(L_f=1.0, lam=0.5, sigma2=0.01, delta_f=1.0, delta_y=1.0)
     >>> plan = semaopt.theory.minmax(c, T=1_000_000)
@@ -105,23 +105,30 @@ def minmax(c: Constants, T: int, *, dual: str = DUALS[0]) -> MinMaxPlan:
     T = last_step(T)
     c.need(MinMaxPlan.label, "L_f", "lam", "sigma2", "delta_f")
     require(dual in DUALS, "dual", dual, f"must be one of {', '.join(map(repr, DUALS))}", "see ass:3")
-    require(c.c == 0, "c", c.c, "thm:PDAda has a variance of at most sigma2 alone", "pass c=0.0 and a larger sigma2")
+    require(
+        c.c == 0,
+        "c",
+        c.c,
+        "must be 0: thm:PDAda assumes a variance <= sigma2",
+        "pass c=0.0 and a larger sigma2",
+    )
     return MinMaxPlan(c, T, best_rates(limits(c, dual), costs(c, dual), T), dual)
 
 
 def _slowness(dual: str) -> int:
-    """p: how many times slower y contracts than under strong concavity."""
+    """Return p, the factor by which y contracts slower than under strong concavity."""
     return 1 if dual == DUALS[0] else 2
 
 
 def first_error(c: Constants) -> float:
-    """D_x0 = E|O_x(x_0, y_0) - grad F(x_0)|^2 <= sigma^2 + L_f^2 |y_0 - y*(x_0)|^2."""
+    """Return a bound of D_x0 = E|O_x(x_0, y_0) - grad F(x_0)|^2: sigma^2 + L_f^2 |y_0 - y*(x_0)|^2."""
     if c.estimator_error is not None:
         return c.estimator_error
     return c.get("sigma2") + c.get("L_f") ** 2 * (c.delta_y or 0.0)
 
 
 def limits(c: Constants, dual: str) -> Limits:
+    """Return the limits of the three rates."""
     scale = math.sqrt(c.c_l / c.c_u**3)
     L_f, lam = c.get("L_f"), c.get("lam")
     return Limits(
@@ -134,6 +141,7 @@ def limits(c: Constants, dual: str) -> Limits:
 
 
 def costs(c: Constants, dual: str) -> Costs:
+    """Return the coefficients of the bound."""
     p, L_f, lam, sigma2 = _slowness(dual), c.get("L_f"), c.get("lam"), c.get("sigma2")
     return Costs(
         over_eta_x=2 * c.get("delta_f") / c.c_l,

@@ -18,11 +18,11 @@ the PL condition and the two bounds of ``thm:2`` give
     \frac{3c_l}{4c_u}\mu\epsilon_k\Big] = \frac{11}{9}\frac{\mu c_l}{c_u}\epsilon_k \le B\epsilon_{k+1}
     \quad\text{if}\quad B \ge \frac{22}{9}\frac{\mu c_l}{c_u} .
 
-The paper has :math:`T_k \ge 1/(6\mu\eta_kc_l)`, which leaves :math:`12\epsilon_k` of the first term, drops the third
-limit of eta, and assumes :math:`\mu \le 1` "without loss of generality", which it is not: :math:`\mu` has units, and
-:math:`48c_u/(\mu\gamma_kc_l)` has too. Here :math:`B = \max\{4, \frac{22}{9}\mu c_l/c_u\}`, which is the paper's 48 =
-12 B whenever :math:`\mu c_l/c_u \le 18/11`, and right for every :math:`\mu`. The step sizes are those of the tracking
-error's bound, because :math:`e_{k+1}` is needed.
+Deviations from the paper: it has :math:`T_k \ge 1/(6\mu\eta_kc_l)`, with which the first term is
+:math:`12\epsilon_k`. It omits the third limit of eta. It assumes :math:`\mu \le 1` "without loss of generality", but
+:math:`\mu` has units, and so has :math:`48c_u/(\mu\gamma_kc_l)`. Here :math:`B = \max\{4, \frac{22}{9}\mu c_l/c_u\}`,
+which is valid for every :math:`\mu` and gives the paper's 48 = 12 B if :math:`\mu c_l/c_u \le 18/11`. The step sizes
+are those of the bound of the tracking error, because the proof needs :math:`e_{k+1}`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from semaopt.theory.plan import Bound, Condition, Violation
 
 @dataclass(frozen=True)
 class PLPlan:
-    """What :func:`pl` returns: ``stages``, ``T`` (steps in all), ``bound(T)``, ``violations(stages)``."""
+    """The plan that :func:`pl` returns: ``stages``, ``T`` (all steps), ``bound(T)``, ``violations(stages)``."""
 
     constants: Constants
     epsilon: float
@@ -54,16 +54,16 @@ class PLPlan:
 
     @property
     def epsilon_0(self) -> float:
-        """max{D_F, D_0}; stage k brings E[F - F*] below epsilon_0 / 2^(k+1)."""
+        """The start max{D_F, D_0}. After stage k, E[F - F*] is at most epsilon_0 / 2^(k+1)."""
         return start(self.constants)
 
     @property
     def T(self) -> int:
-        """The steps of all stages together."""
+        """The number of steps of all stages."""
         return sum(stage.T + 1 for stage in self.stages)
 
     def bound(self, T: int | None = None) -> Bound:
-        """The bound of E[F - F*] at the output of the last stage that T steps complete."""
+        """Return the bound of E[F - F*] at the output of the last stage that is complete after T steps."""
         done = bisect_right(list(accumulate(stage.T + 1 for stage in self.stages)), self.T if T is None else T)
         c = self.constants
         if done == 0:
@@ -78,9 +78,9 @@ class PLPlan:
         )
 
     def violations(self, stages: Sequence[Any] | None = None) -> list[Violation]:
-        """The conditions that your own stages (objects with ``.eta .gamma .T``) break.
+        """Return the conditions that other stages (objects with ``.eta .gamma .T``) violate.
 
-        A stage that is too short breaks ``1/T <= 1/T_k``: its violation says by which factor.
+        A stage that is too short violates ``1/T <= 1/T_k``; the violation gives the factor.
         """
         found: list[Violation] = []
         for k, stage in enumerate(self.stages if stages is None else stages):
@@ -94,22 +94,22 @@ class PLPlan:
         return found
 
     def schedule(self, optimizer: Optimizer, output: str = "sampled", seed: int = 0) -> Stages:
-        """The stages on an optimizer; step it until ``.done``."""
+        """Return the stages as a scheduler of the optimizer. Step the optimizer until ``.done``."""
         return Stages(optimizer, self.stages, output=output, seed=seed)
 
     def T_for(self, epsilon: float) -> int:
-        """The steps of all stages of ``pl(c, epsilon)``, after which E[F - F*] <= epsilon."""
+        """Return the number of steps of ``pl(c, epsilon)``, after which E[F - F*] <= epsilon."""
         return pl(self.constants, epsilon).T
 
 
 def pl(c: Constants, epsilon: float) -> PLPlan:
-    r"""The stages of ``thm:min_PL`` after which :math:`E[F - F_*] \le` ``epsilon``.
+    r"""Return the stages of ``thm:min_PL`` after which :math:`E[F - F_*] \le` ``epsilon``.
 
-    Their number is :math:`\lceil\log_2(\epsilon_0/\epsilon)\rceil`, their lengths double, and the steps in all grow
-    like :math:`1/(\mu^2\epsilon)`.
+    There are :math:`\lceil\log_2(\epsilon_0/\epsilon)\rceil` stages whose lengths double. The total number of steps
+    grows like :math:`1/(\mu^2\epsilon)`.
 
     Args:
-        c: needs ``L``, ``sigma2``, ``delta_f``, ``mu``.
+        c: needs ``L``, ``sigma2``, ``delta_f`` and ``mu``.
         epsilon: the accuracy of F, below max{delta_f, delta_0}.
 
     >>> c = semaopt.theory.Constants(L=1.0, mu=1.0, sigma2=0.5, delta_f=1.0)
@@ -122,24 +122,24 @@ def pl(c: Constants, epsilon: float) -> PLPlan:
     first = start(c)
     ok = is_real(epsilon) and 0 < epsilon < first
     rule = f"must lie between 0 and max(delta_f, delta_0) = {first:g}"
-    require(ok, "epsilon", epsilon, rule, "it is the accuracy of F to reach; a larger one needs no step")
+    require(ok, "epsilon", epsilon, rule, "it is the accuracy of F to reach; larger values need no step")
     count = math.ceil(math.log2(first / epsilon) - 1e-12)
     rates = [_rates(c, first / 2**k, math.inf, math.inf) for k in range(count)]
     return PLPlan(c, float(epsilon), [Stage(eta, gamma, T) for gamma, eta, T in rates])
 
 
 def start(c: Constants) -> float:
-    """epsilon_0 = max{D_F, D_0}."""
+    """Return epsilon_0 = max{D_F, D_0}."""
     return max(c.get("delta_f"), c.delta_0)
 
 
 def carried_error(c: Constants) -> float:
-    """B: E|v_k - grad F(x_k)|^2 <= B epsilon_k at the start of every stage."""
+    """Return B, with E|v_k - grad F(x_k)|^2 <= B epsilon_k at the start of every stage."""
     return max(4.0, 22 / 9 * c.get("mu") / c.ratio)
 
 
 def _rates(c: Constants, epsilon: float, gamma: float, eta: float) -> tuple[float, float, int]:
-    """The largest legal gamma and eta up to the given ones, and the shortest legal T, of a stage from epsilon."""
+    """Return the largest allowed gamma and eta up to the given ones, and the smallest allowed T, of one stage."""
     gamma = min(gamma, *(g.limit for g in stage_gamma_conditions(c, epsilon)))
     ratio, cap = eta_limits(c, tracking=True)
     eta = min(eta, ratio * gamma, cap)
@@ -147,12 +147,13 @@ def _rates(c: Constants, epsilon: float, gamma: float, eta: float) -> tuple[floa
 
 
 def stage_length(c: Constants, gamma: float, eta: float) -> float:
-    """max{12 B c_u/(mu gamma c_l), 6/(mu eta c_l)}; 12 B = 48 where the paper's constant is right."""
+    """Return max{12 B c_u/(mu gamma c_l), 6/(mu eta c_l)}. 12 B = 48 where the paper's constant is correct."""
     mu = c.get("mu")
     return max(12 * carried_error(c) * c.ratio / (mu * gamma), 6 / (mu * eta * c.c_l))
 
 
 def stage_gamma_conditions(c: Constants, epsilon: float) -> list[Condition]:
+    """Return the limits of gamma of a stage that starts at epsilon."""
     found = gamma_conditions(c)
     if c.get("sigma2") > 0:
         limit = c.get("mu") * epsilon / (24 * c.ratio * c.get("sigma2"))
@@ -163,11 +164,11 @@ def stage_gamma_conditions(c: Constants, epsilon: float) -> list[Condition]:
 
 
 def stage_conditions(c: Constants, epsilon: float, gamma: float, eta: float) -> list[Condition]:
-    """The limits of gamma, eta and 1/T of a stage that starts at epsilon."""
+    """Return the limits of gamma, eta and 1/T of a stage that starts at epsilon."""
     length = Condition(
         "1/T",
         1 / stage_length(c, gamma, eta),
         "min{mu gamma c_l/(48 c_u), mu eta c_l/6}" if carried_error(c) == 4 else "1/T_k",
-        "the stage must forget its start",
+        "the stage must reduce the error of its start",
     )
     return [*stage_gamma_conditions(c, epsilon), *eta_conditions(c, gamma, tracking=True), length]

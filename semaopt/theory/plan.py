@@ -1,4 +1,4 @@
-"""What every theorem's plan can be asked: its conditions, who breaks them, and the bound it promises."""
+"""The common part of all plans: conditions on the rates, their violations, and bounds."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 from semaopt._validation import is_real, require, to_float, validate_integer, validate_integer_field
 from semaopt.theory.constants import Constants
 
-#: Roundings of a value that sits on its limit are no violation.
+#: Tolerance for the rounding of a value that equals its limit.
 _SLACK = 1 + 1e-9
 _STEPS = "the run takes the steps t = 0..T"
 
 
 class Bound(float):
-    """A bound as a number, which also knows the terms it is the sum of.
+    """A bound: a float that also holds the terms of which it is the sum.
 
     >>> bound = semaopt.theory.Bound({"objective": 0.5, "noise": 0.25})
     >>> bound.total, bound.noise, bound < 1
@@ -41,7 +41,7 @@ class Bound(float):
         terms = self.__dict__.get("terms", {})
         if name in terms:
             return float(terms[name])
-        raise AttributeError(f"Bound has no term {name!r}; it has {', '.join(terms)}")
+        raise AttributeError(f"Bound has no term {name!r}. It has: {', '.join(terms)}.")
 
     def __repr__(self) -> str:
         terms = " + ".join(f"{value:.3g} {name}" for name, value in self.terms.items())
@@ -54,7 +54,7 @@ class Bound(float):
 
 @dataclass(frozen=True)
 class Condition:
-    """``name <= limit`` (or ``<``), the formula behind the limit, and what fails without it."""
+    """A condition ``name <= limit`` (or ``<``) with the formula of the limit and the reason for it."""
 
     name: str
     limit: float
@@ -63,12 +63,13 @@ class Condition:
     strict: bool = False
 
     def holds(self, value: float) -> bool:
+        """Return whether the value satisfies the condition, up to rounding."""
         return value < self.limit if self.strict else value <= self.limit * _SLACK
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A condition that a value breaks, and values for all rates that break none."""
+    """A condition that a value violates, and the nearest values of all rates that satisfy all conditions."""
 
     condition: Condition
     value: float
@@ -76,15 +77,17 @@ class Violation:
 
     @property
     def name(self) -> str:
+        """The rate that is too large."""
         return self.condition.name
 
     @property
     def limit(self) -> float:
+        """The largest allowed value."""
         return self.condition.limit
 
     @property
     def factor(self) -> float:
-        """How many times too large the value is."""
+        """The factor by which the value is too large."""
         return self.value / self.limit if self.limit > 0 else math.inf
 
     def __str__(self) -> str:
@@ -93,17 +96,17 @@ class Violation:
         relation = "<" if c.strict else "<="
         return (
             f"{c.name}={self.value:.6g} is {self.factor:.3g} times too large: {c.name} {relation} {c.formula} = "
-            f"{c.limit:.6g} ({c.why}); nearest that hold: {nearest}"
+            f"{c.limit:.6g} ({c.why}). Nearest allowed: {nearest}"
         )
 
 
 @dataclass(frozen=True)
 class Plan(ABC):
-    """Rates that a theorem prescribes for the steps 0..T, and what it promises for them."""
+    """The rates that a theorem prescribes for the steps 0..T, and the bounds that it proves for them."""
 
     constants: Constants
     T: int
-    #: The rates, each limited by those before it.
+    #: The rates in an order in which each is limited only by earlier ones.
     rates: Mapping[str, float] = field(repr=False)
     label: ClassVar[str]
 
@@ -112,18 +115,18 @@ class Plan(ABC):
 
     @abstractmethod
     def conditions(self, values: Mapping[str, float]) -> list[Condition]:
-        """The limits of every rate, given the rates that come before it in :attr:`rates`."""
+        """Return the limits of every rate, given the earlier ones in :attr:`rates`."""
 
     @abstractmethod
     def terms(self, T: int, values: Mapping[str, float]) -> dict[str, float]:
-        """The terms of the bound after steps 0..T."""
+        """Return the terms of the bound after the steps 0..T."""
 
     def assumes(self) -> tuple[str, ...]:
-        """What the bound takes for granted because a constant was not given."""
+        """Return the assumptions that the bound makes about constants that were not given."""
         return ()
 
     def violations(self, **values: float) -> list[Violation]:
-        """The conditions that your own rates break; the plan's own stand in for those you leave out.
+        """Return the conditions that these rates violate. Rates that are left out are those of the plan.
 
         >>> c = semaopt.theory.Constants(L=1.0, sigma2=1.0, delta_f=1.0)
         >>> [bad] = semaopt.theory.constant(c, T=10_000).violations(eta=0.1, gamma=0.1)
@@ -133,7 +136,10 @@ class Plan(ABC):
         return broken(self._merged(values), self.conditions)
 
     def bound(self, T: int | None = None, **values: float) -> Bound:
-        """The bound after steps 0..T, for the plan's rates or for your own, which must meet the conditions."""
+        """Return the bound after the steps 0..T for these rates; raise if they violate a condition.
+
+        T and rates that are left out are those of the plan.
+        """
         T = last_step(self.T if T is None else T)
         merged = self._merged(values)
         refuse(self.label, broken(merged, self.conditions))
@@ -142,15 +148,15 @@ class Plan(ABC):
     def _merged(self, values: Mapping[str, float]) -> dict[str, float]:
         unknown = set(values) - set(self.rates)
         if unknown:
-            raise TypeError(f"{self.label} has no rate {sorted(unknown)}; it has {', '.join(self.rates)}")
+            raise TypeError(f"{self.label} has no rate {sorted(unknown)}. It has: {', '.join(self.rates)}.")
         for name, value in values.items():
             ok = is_real(value) and 0 < float(value) < math.inf
-            require(ok, name, value, "must be a finite number > 0", "gamma = 1 - beta; eta is the step size lr")
+            require(ok, name, value, "must be a finite number > 0", "gamma is 1 - beta, and eta is the step size lr")
         return {**self.rates, **{name: float(value) for name, value in values.items()}}
 
 
 def last_step(T: Any) -> int:
-    """T counts steps from 0, as the boxes do."""
+    """Return the validated T, the last step. Steps are counted from 0, as in the paper's algorithms."""
     return validate_integer("T", T, _STEPS)
 
 
@@ -158,7 +164,7 @@ Conditions = Callable[[Mapping[str, float]], list[Condition]]
 
 
 def nearest(values: Mapping[str, float], conditions: Conditions) -> dict[str, float]:
-    """``values`` with every rate lowered to its limits, first those that limit others."""
+    """Return ``values`` with every rate lowered to its limits, in order."""
     out = dict(values)
     for name in values:
         limits = [math.nextafter(c.limit, 0) if c.strict else c.limit for c in conditions(out) if c.name == name]
@@ -167,29 +173,33 @@ def nearest(values: Mapping[str, float], conditions: Conditions) -> dict[str, fl
 
 
 def broken(values: Mapping[str, float], conditions: Conditions) -> list[Violation]:
-    """The violations of ``conditions`` by ``values``."""
+    """Return the violations of ``conditions`` by ``values``."""
     close = nearest(values, conditions)
     return [Violation(c, values[c.name], close) for c in conditions(values) if not c.holds(values[c.name])]
 
 
 def refuse(label: str, violations: list[Violation]) -> None:
-    """Raise if there are any: a bound whose conditions do not hold bounds nothing."""
+    """Raise if there are violations, because the bound is then not proved."""
     if violations:
         raise ValueError(f"the bound of {label} does not hold: " + "; ".join(map(str, violations)))
 
 
-def steps_for(epsilon: float, bound_at: Callable[[int], float]) -> int:
-    """The smallest T with ``bound_at(T) <= epsilon^2``, for a bound that falls with T."""
+def steps_for(epsilon: float, bound_at: Callable[[int], float], turn: int = 1) -> int:
+    """Return the smallest T with ``bound_at(T) <= epsilon^2``.
+
+    Args:
+        epsilon: the accuracy.
+        bound_at: a bound that falls with T up to ``turn``. After that it may rise once before it falls again.
+        turn: the end of the first fall.
+    """
     ok = is_real(epsilon) and 0 < to_float(epsilon) < math.inf
-    require(ok, "epsilon", epsilon, "must be a finite number > 0", "it is the accuracy to reach")
-    square = to_float(epsilon) * to_float(epsilon)  # inf, where ** raises
-    high = 1
-    while bound_at(high) > square:
-        high *= 2
-        limit = 2**62
-        require(high < limit, "epsilon", epsilon, "needs more than 2^62 steps", "ask for less, or check the constants")
-    low = high // 2
+    require(ok, "epsilon", epsilon, "must be a finite number > 0", "it is the accuracy to reach, in units of |grad F|")
+    goal = to_float(epsilon) * to_float(epsilon)  # inf where ** would raise
+    low, high = 0, turn
+    while bound_at(high) > goal:
+        low, high = high, 2 * high
+        require(high < 2**62, "epsilon", epsilon, "it needs more than 2^62 steps", "use a larger epsilon")
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if bound_at(middle) <= square else (middle, high)
+        low, high = (low, middle) if bound_at(middle) <= goal else (middle, high)
     return high

@@ -1,4 +1,4 @@
-"""The rates of a plan as a learning-rate scheduler of torch."""
+"""The rates of a plan as a torch learning-rate scheduler."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from torch.optim import Optimizer
 
 from semaopt.schedules.momentum import GammaScheduler, base_gammas, set_gamma
 
-#: Roles of param groups that hold the y of a min-max or bilevel problem.
+#: The roles of param groups that hold y in a min-max or bilevel problem.
 FOLLOWERS = ("dual", "lower")
 
 
 class Prescribed(GammaScheduler):
-    """lr and gamma = 1 - beta of every group after t calls of ``step`` are what a plan prescribes.
+    """Scheduler that sets lr and gamma = 1 - beta of every group to the rates of a plan.
 
-    Made by the ``schedule`` of a plan, which also brings the rates back after a checkpoint: the state dict holds the
-    count alone.
+    The ``schedule`` method of a plan creates it. The state dict holds only the step count: to resume, create the
+    scheduler from the same plan and load the state dict.
 
     Args:
-        optimizer: one of semaopt.
-        rates: t -> (eta, gamma).
-        follower_eta: t -> the lr of the groups without beta, which hold the y of a min-max or bilevel problem.
+        optimizer: an optimizer of semaopt.
+        rates: a function t -> (eta, gamma).
+        follower_eta: a function t -> lr for the groups without beta, which hold y in a min-max or bilevel problem.
     """
 
     def __init__(
@@ -32,30 +32,29 @@ class Prescribed(GammaScheduler):
         rates: Callable[[int], tuple[float, float]],
         follower_eta: Callable[[int], float] | None = None,
     ) -> None:
-        gammas = base_gammas(optimizer)  # refuses an optimizer without beta
+        gammas = base_gammas(optimizer)  # raises for an optimizer without beta
         for k, group in enumerate(optimizer.param_groups):
             if group["beta"] is None and group.get("role", "dual") not in FOLLOWERS:
                 raise ValueError(
-                    f"param group {k} of {type(optimizer).__name__} holds x and is not averaged (beta=None): the "
-                    "theorems need v; use semaopt.PDSM, which is SGDA with a beta"
+                    f"param group {k} of {type(optimizer).__name__} holds x but has no average (beta=None), which the "
+                    "theorems need. Use semaopt.PDSM, which is SGDA with a beta."
                 )
         followers = [k for k, gamma in enumerate(gammas) if gamma is None]
         if followers and follower_eta is None:
             raise ValueError(
-                f"param groups {followers} of {type(optimizer).__name__} are not averaged (they hold the y of a "
-                "min-max or bilevel problem), and this plan has no step size for them; use theory.minmax or "
-                "theory.bilevel"
+                f"param groups {followers} of {type(optimizer).__name__} hold y of a min-max or bilevel problem, and "
+                "this plan has no step size for them. Use theory.minmax or theory.bilevel."
             )
         if follower_eta is not None and not followers:
             raise ValueError(
-                f"{type(optimizer).__name__} has no param group for y, and this plan has a step size for it; use an "
-                "optimizer of a min-max or bilevel problem, such as semaopt.PDSM or semaopt.SMB"
+                f"{type(optimizer).__name__} has no param group for y, but this plan has a step size for it. Use an "
+                "optimizer for min-max or bilevel problems, such as semaopt.PDSM or semaopt.SMB."
             )
         self.rates, self.follower_eta = rates, follower_eta
         super().__init__(optimizer)
 
     def get_lr(self) -> list[float | Tensor]:
-        """The next lr of each group. Sets each beta on the way, as torch's OneCycleLR does with momentum."""
+        """Return the next lr of each group, and set each beta, as torch's OneCycleLR does with momentum."""
         eta, gamma = self.rates(self.last_epoch)
         lrs: list[float | Tensor] = []
         for group in self.optimizer.param_groups:
@@ -67,5 +66,5 @@ class Prescribed(GammaScheduler):
         return lrs
 
     def state_dict(self) -> dict[str, Any]:
-        """Torch's, without the plan's formulas."""
+        """Return torch's state dict without the rates of the plan."""
         return {key: value for key, value in super().state_dict().items() if key not in ("rates", "follower_eta")}

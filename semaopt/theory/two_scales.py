@@ -1,12 +1,12 @@
-r"""Rates for an x that is averaged and a y that follows it: what min-max and bilevel problems share.
+r"""Rates for problems with an averaged x and a y that follows it: the common part of min-max and bilevel problems.
 
 Both theorems bound the average of :math:`E|\nabla F(x_t)|^2` by
 
 .. math:: \frac{a}{\eta_xT} + \frac{b}{\gamma T} + b'\gamma + \frac{d}{\eta_yT} + d'\eta_y + e
 
-under :math:`\eta_x \le q\gamma`, :math:`\eta_x \le q'\eta_y` and fixed limits of all three. In the logarithms of the
-rates this is a convex problem: for a given :math:`\eta_x` the best gamma and eta_y have a closed form, and what
-remains is a convex function of one variable.
+under :math:`\eta_x \le q\gamma`, :math:`\eta_x \le q'\eta_y` and fixed limits of all three. Minimizing this bound is
+convex in the logarithms of the rates. For a given :math:`\eta_x` the best gamma and eta_y have a closed form, which
+leaves a convex function of one variable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from semaopt.theory.schedule import Prescribed
 
 @dataclass(frozen=True)
 class Limits:
-    """The largest gamma, eta_y and eta_x, with eta_x <= x_per_gamma gamma and eta_x <= x_per_y eta_y."""
+    """The largest gamma, eta_y and eta_x. Also, eta_x <= x_per_gamma gamma and eta_x <= x_per_y eta_y."""
 
     gamma: float
     eta_y: float
@@ -36,7 +36,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Costs:
-    """The coefficients of the bound: over eta_x T; over gamma T and times gamma; over eta_y T and times eta_y."""
+    """The coefficients of 1/(eta_x T), 1/(gamma T), gamma, 1/(eta_y T) and eta_y in the bound."""
 
     over_eta_x: float
     over_gamma: float
@@ -46,7 +46,7 @@ class Costs:
 
 
 def best_rates(limits: Limits, costs: Costs, T: int) -> dict[str, float]:
-    """The legal rates with the smallest bound."""
+    """Return the allowed rates with the smallest bound."""
 
     def given(eta_x: float) -> dict[str, float]:
         gamma = _best(costs.over_gamma / T, costs.times_gamma, eta_x / limits.x_per_gamma, limits.gamma)
@@ -64,18 +64,18 @@ def best_rates(limits: Limits, costs: Costs, T: int) -> dict[str, float]:
     largest = min(limits.eta_x, limits.x_per_gamma * limits.gamma, limits.x_per_y * limits.eta_y)
     top = math.log(largest)
     found = math.exp(golden_section(bound, top - 100, top, steps=120))
-    # The section ends inside the interval; at its end the largest step size itself is the best.
+    # The golden section returns an inner point. Compare it with the end of the interval, the largest step size.
     return given(largest if bound(top) <= bound(math.log(found)) else found)
 
 
 def _best(over: float, times: float, low: float, high: float) -> float:
-    """Where over/z + times z is smallest between low and high."""
+    """Return the minimizer of over/z + times z between low and high."""
     return high if times == 0 else min(max(math.sqrt(over / times), low), high)
 
 
 @dataclass(frozen=True)
 class TwoScalePlan(Plan):
-    """``eta_x``, ``eta_y``, ``gamma``, ``bound(T)``, ``tracking(T)``, ``violations(...)``."""
+    """A plan with ``eta_x``, ``eta_y``, ``gamma``, ``bound(T)``, ``tracking(T)`` and ``violations(...)``."""
 
     @property
     def eta_x(self) -> float:
@@ -94,27 +94,30 @@ class TwoScalePlan(Plan):
 
     @abstractmethod
     def tracking_terms(self, T: int, values: Mapping[str, float]) -> dict[str, float]:
-        """The terms of the bound of the average error of v and of y."""
+        """Return the terms of the bound of the average error of v and y."""
 
     def tracking(self, T: int | None = None, **values: float) -> Bound:
-        """The bound of the average of E|v_{t+1} - grad F(x_t)|^2 plus that of y, under the same conditions."""
+        """Return the bound of the average of E|v_{t+1} - grad F(x_t)|^2 plus the weighted error of y.
+
+        It holds under the conditions of :meth:`bound`.
+        """
         T = last_step(self.T if T is None else T)
         merged = self._merged(values)
         refuse(self.label, self.violations(**merged))
         return Bound(self.tracking_terms(T, merged), self.assumes())
 
     def assumes(self) -> tuple[str, ...]:
-        return () if self.constants.delta_y is not None else ("y_0 = y*(x_0), as delta_y was not given",)
+        return () if self.constants.delta_y is not None else ("y_0 = y*(x_0), because delta_y was not given",)
 
     def schedule(self, optimizer: Optimizer) -> Prescribed:
-        """Give x its lr and gamma and y its lr, now and after every ``step()`` of what is returned."""
+        """Return a scheduler that sets lr and gamma of x and the lr of y, now and at each of its steps."""
         return Prescribed(optimizer, lambda t: (self.eta_x, self.gamma), lambda t: self.eta_y)
 
 
 def limit_conditions(
     limits: Limits, values: Mapping[str, float], formulas: Mapping[str, str], quarter: str
 ) -> list[Condition]:
-    """The five conditions that :class:`Limits` stands for, with their formulas."""
+    """Return the five conditions of :class:`Limits`, with their formulas."""
     return [
         Condition("gamma", 0.25, "1/4", quarter, strict=True),
         Condition("eta_y", limits.eta_y, formulas["eta_y"], "y must contract towards y*(x)"),

@@ -7,7 +7,7 @@ from semaopt.hypergradient import CG, Comparison, Exact, Neumann, NeumannSeries,
 from semaopt.problems import LogisticBilevel, QuadraticBilevel
 
 
-def bed(**options):
+def make(**options):
     problem = QuadraticBilevel(**options)
     x, y = problem.start()
     y.data.normal_(generator=problem.generator)
@@ -15,7 +15,7 @@ def bed(**options):
 
 
 def test_exact_is_exact_and_nothing_moves():
-    problem, x, y, given = bed()
+    problem, x, y, given = make()
     before = x.detach().clone(), y.detach().clone()
     found = compare(*given, Exact())
     assert isinstance(found, Comparison)
@@ -31,7 +31,7 @@ def test_exact_is_exact_and_nothing_moves():
 
 @pytest.mark.parametrize("inverse", [None, TrackedSystem(0.4), CG(20), NeumannSeries(60), Neumann(8, 2.0)])
 def test_every_inverse_passes_on_a_well_conditioned_problem(inverse):
-    *_, given = bed()
+    *_, given = make()
     found = compare(*given, inverse)
     assert found.estimates == (400 if isinstance(inverse, Neumann) else 1)
     noise = found.spread / math.sqrt(found.estimates)
@@ -41,14 +41,14 @@ def test_every_inverse_passes_on_a_well_conditioned_problem(inverse):
 
 
 def test_a_truncated_series_shows_its_bias():
-    problem, *_, given = bed()
+    problem, *_, given = make()
     errors = [compare(*given, NeumannSeries(k, problem.C_gyy), estimates=1).relative_error for k in (1, 4, 16)]
     assert errors[0] > errors[1] > errors[2] > 0
     assert errors[0] > 0.2
 
 
 def test_sampled_closures_are_averaged():
-    problem, x, y, given = bed(noise=0.3, sigma2=0.45)
+    problem, x, y, given = make(noise=0.3, sigma2=0.45)
     found = compare(*given, NeumannSeries(15, problem.C_gyy), estimates=100)
     assert found.samples == 400
     truth = problem.hypergradient(x, y)
@@ -59,7 +59,7 @@ def test_sampled_closures_are_averaged():
 
 
 def test_weight_decay_enters_the_exact_gradient():
-    problem, *_, given = bed()
+    problem, *_, given = make()
     problem.A += 0.7 * torch.eye(problem.d_y, dtype=problem.dtype)
     expected = compare(*given, Exact()).exact
     problem.A -= 0.7 * torch.eye(problem.d_y, dtype=problem.dtype)
@@ -83,7 +83,7 @@ def test_logistic_bed_agrees_with_finite_differences():
 
 
 def test_str_of_a_comparison():
-    *_, given = bed()
+    *_, given = make()
     text = str(compare(*given, NeumannSeries(3, 2.0), estimates=2))
     assert text.startswith("relative error 0.")
     assert "against the exact implicit gradient of norm" in text
@@ -91,7 +91,7 @@ def test_str_of_a_comparison():
 
 
 def test_wrong_arguments():
-    *_, (outer, inner, xs, ys) = bed()
+    *_, (outer, inner, xs, ys) = make()
     with pytest.raises(ValueError, match=r"upper=\[\] is invalid: it must hold a parameter that requires grad"):
         compare(outer, inner, iter(()), ys)
     with pytest.raises(ValueError, match="estimates=0 is invalid: it must be a whole number >= 1"):
@@ -116,6 +116,6 @@ def test_wrong_arguments():
 
 
 def test_named_parameters_are_accepted():
-    *_, (outer, inner, xs, ys) = bed()
+    *_, (outer, inner, xs, ys) = make()
     named = compare(outer, inner, [("x", xs[0])], [("y", ys[0])], Exact())
     assert torch.equal(named.exact[0], compare(outer, inner, xs, ys, Exact()).exact[0])

@@ -9,7 +9,7 @@ from semaopt.theory import Constants
 @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, True, "2", None])
 def test_a_constant_is_a_finite_number(value):
     with pytest.raises(
-        ValueError, match=r"c=.* is invalid: it must be a finite number >= 0\. It is how the variance grows"
+        ValueError, match=r"c=.* is invalid: it must be a finite number >= 0\. It is the growth of the variance"
     ):
         Constants(c=value)
 
@@ -36,7 +36,7 @@ def test_zero_only_where_it_means_something():
         ({"lam": 2.0, "L_f": 1.0}, r"lam=2.0 is invalid: it must be at most L_f=1.0"),
         ({"lam": 2.0, "C_gyy": 1.0}, r"lam=2.0 is invalid: it must be at most C_gyy=1.0"),
         ({"c_l": 2.0, "c_u": 1.0}, r"\(c_l, c_u\)=\(2.0, 1.0\) is invalid: it must be"),
-        ({"L_f": 1.0, "C_gxy": 1.0}, r"L_f=1.0 is invalid: belongs to a min-max problem, C_gxy to a bilevel one"),
+        ({"L_f": 1.0, "C_gxy": 1.0}, r"L_f=1.0 is invalid: it must not be combined with C_gxy: L_f belongs to min-max"),
     ],
 )
 def test_constants_that_contradict_each_other(given, text):
@@ -80,7 +80,7 @@ def test_scaled_takes_the_bounds_of_table_2():
         def update_(self, m, seen):
             return seen.g.abs()
 
-    with pytest.raises(TypeError, match=r"its bounds are not in Table 2; pass Constants\(c_l=..., c_u=...\)"):
+    with pytest.raises(TypeError, match=r"its bounds are not in Table 2\. Pass Constants\(c_l=..., c_u=...\)"):
         Constants(L=1.0).scaled(Own(), G=1.0)
     with pytest.raises(ValueError, match=r"G=0 is invalid: it must be a finite number > 0"):
         Constants(L=1.0).scaled("adam", G=0)

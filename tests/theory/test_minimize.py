@@ -1,5 +1,6 @@
-"""``thm:2`` and ``thm:SHB_decrease`` against numbers worked out by hand."""
+"""Compare ``thm:2`` and ``thm:SHB_decrease`` with numbers worked out by hand."""
 
+import itertools
 import math
 import random
 
@@ -11,8 +12,8 @@ from semaopt.theory import Bound, Constants, T_for, constant, decreasing
 C = Constants(L=2.0, sigma2=3.0, c=0.5, delta_f=5.0, c_l=0.5, c_u=2.0)
 
 
-QUIET = Constants(L=1.0, sigma2=0.01, delta_f=1.0)
-SILENT = Constants(L=1.0, sigma2=0.0, delta_f=1.0)
+LOW_NOISE = Constants(L=1.0, sigma2=0.01, delta_f=1.0)
+NO_NOISE = Constants(L=1.0, sigma2=0.0, delta_f=1.0)
 
 
 def test_the_bound_of_thm_2_by_hand():
@@ -34,9 +35,9 @@ def test_the_tracking_bound_of_thm_2_by_hand():
 
 
 @pytest.mark.parametrize("tracking", [False, True])
-@pytest.mark.parametrize("c", [C, QUIET, SILENT])
+@pytest.mark.parametrize("c", [C, LOW_NOISE, NO_NOISE])
 @pytest.mark.parametrize("T", [1, 100, 10**6])
-def test_the_plan_is_legal_and_no_legal_rates_have_a_smaller_bound(c, T, tracking):
+def test_no_allowed_rates_have_a_smaller_bound_than_the_plan(c, T, tracking):
     plan = constant(c, T, tracking=tracking)
     assert plan.violations() == []
     if tracking:
@@ -68,7 +69,7 @@ def test_orders_in_t():
     assert near.bound() / far.bound() == pytest.approx(2)
 
 
-def test_violations_say_which_by_how_much_and_what_would_hold():
+def test_violations_name_the_rate_the_factor_and_the_nearest_values():
     plan = constant(C, T=1000)
     found = plan.violations(gamma=1.0, eta=1.0)
     assert [bad.name for bad in found] == ["gamma", "eta", "eta", "eta"]
@@ -76,8 +77,8 @@ def test_violations_say_which_by_how_much_and_what_would_hold():
     assert plan.violations(**found[0].nearest) == []
     assert found[0].nearest == pytest.approx({"gamma": 1 / 48, "eta": 1 / 768})
     assert str(found[3]) == (
-        "eta=1 is 32 times too large: eta <= c_l/(2 L c_u^2) = 0.03125 (lem:3: a step must decrease F); "
-        "nearest that hold: gamma=0.0208333, eta=0.00130208"
+        "eta=1 is 32 times too large: eta <= c_l/(2 L c_u^2) = 0.03125 (lem:3: a step must decrease F). "
+        "Nearest allowed: gamma=0.0208333, eta=0.00130208"
     )
     assert plan.violations(gamma=1 / 48, eta=1 / 768) == []  # on the limits
     assert [bad.condition.formula for bad in plan.violations(gamma=1 / 48, eta=1.01 / 768)] == [
@@ -89,7 +90,7 @@ def test_a_bound_is_refused_where_it_does_not_hold():
     plan = constant(C, T=1000)
     with pytest.raises(ValueError, match=r"the bound of thm:2 does not hold: eta=0.01 is 7.68 times too large"):
         plan.bound(gamma=1 / 48, eta=0.01)
-    with pytest.raises(TypeError, match=r"thm:2 has no rate \['beta'\]; it has gamma, eta"):
+    with pytest.raises(TypeError, match=r"thm:2 has no rate \['beta'\]\. It has: gamma, eta"):
         plan.violations(beta=0.9)
     with pytest.raises(ValueError, match=r"eta=0 is invalid: it must be a finite number > 0"):
         plan.violations(eta=0)
@@ -105,7 +106,7 @@ def test_t_for_is_the_smallest():
     assert constant(c, T).bound() <= 0.25 < constant(c, T - 1).bound()
     T = T_for("decreasing", c, 0.5)
     assert decreasing(c, T).bound() <= 0.25 < decreasing(c, T - 1).bound()
-    with pytest.raises(ValueError, match=r"theorem='adam': unknown; choose from 'constant', 'decreasing'"):
+    with pytest.raises(ValueError, match=r"theorem='adam' is unknown. Choose from 'constant', 'decreasing'"):
         T_for("adam", c, 0.5)
     with pytest.raises(ValueError, match=r"epsilon=0.0 is invalid: it must be a finite number > 0"):
         T_for("constant", c, 0.0)
@@ -115,7 +116,7 @@ def test_a_bound_is_a_number_with_named_terms():
     bound = Bound({"a": 1.0, "b": 2.0}, ("y_0 = y*(x_0)",))
     assert (bound + 1, bound.a, bound.total) == (4.0, 1.0, 3.0)
     assert repr(bound) == "Bound(3 = 1 a + 2 b; assumes y_0 = y*(x_0))"
-    with pytest.raises(AttributeError, match=r"Bound has no term 'c'; it has a, b"):
+    with pytest.raises(AttributeError, match=r"Bound has no term 'c'\. It has: a, b"):
         bound.c  # noqa: B018 - the attribute raises
 
 
@@ -169,3 +170,31 @@ def test_violations_of_the_decreasing_rates():
     assert [bad.factor for bad in plan.violations(rho=0.125)] == pytest.approx([2])
     with pytest.raises(ValueError, match=r"gamma_0=1 is 48 times too large: gamma_0 <= c_l/\(8 c_u sigma2 c\)"):
         decreasing(C, T=100, gamma_0=1.0)
+
+
+def test_t_may_be_a_float_that_is_a_whole_number():
+    assert constant(C, 1e6).T == 10**6
+    assert constant(C, 1e6) == constant(C, 10**6)
+    assert decreasing(C, 1e3).bound(1e4) == decreasing(C, 1000).bound(10_000)
+
+
+def test_t_for_bounds_the_square_of_epsilon():
+    c = Constants(L=1.0, sigma2=1.0, delta_f=1.0)
+    assert T_for("constant", c, 0.5) == next(T for T in range(1, 10**5) if constant(c, T).bound() <= 0.5**2)
+
+
+@pytest.mark.parametrize(
+    "c",
+    [
+        Constants(L=1.9, sigma2=0.68, c=0.05, delta_f=0.6),
+        Constants(L=1.5, sigma2=1.6, c=0.034, delta_f=0.1, estimator_error=0.0),
+        Constants(L=14.7, sigma2=1.46, c=0.055, delta_f=0.009, estimator_error=0.0),
+        Constants(L=1.0, sigma2=1.0, c=1.0, delta_f=1.0),
+    ],
+)
+def test_t_for_of_decreasing_rates_is_minimal_where_the_bound_rises(c):
+    bounds = [decreasing(c, T).bound() for T in range(1, 400)]
+    assert any(later > earlier for earlier, later in itertools.pairwise(bounds)) == (c.c < 1)
+    for bound in bounds[::7]:
+        epsilon = math.sqrt(bound) * (1 + 1e-9)
+        assert T_for("decreasing", c, epsilon) == next(T for T, b in enumerate(bounds, 1) if b <= epsilon**2)

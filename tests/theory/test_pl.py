@@ -1,4 +1,4 @@
-"""``thm:min_PL`` against numbers worked out by hand."""
+"""Compare ``thm:min_PL`` with numbers worked out by hand."""
 
 import math
 
@@ -34,8 +34,8 @@ def test_each_stage_halves_the_bound():
 
 
 @pytest.mark.parametrize("mu", [0.1, 1.0, 5.0, 40.0])
-def test_the_error_that_is_handed_on_stays_bounded_for_every_mu(mu):
-    """E|v_k - grad F(x_k)|^2 <= B eps_k goes through a stage, for large mu too, where the paper's 48 is too small."""
+def test_the_carried_error_stays_bounded_for_every_mu(mu):
+    """E|v_k - grad F(x_k)|^2 <= B eps_k carries over to the next stage, also for mu so large that 48 is too small."""
     c = Constants(L=40.0, mu=mu, sigma2=1.0, delta_f=1.0)
     B = max(4.0, 22 / 9 * mu)
     for k, stage in enumerate(pl(c, epsilon=0.1).stages):
@@ -69,7 +69,7 @@ def test_violations_of_stages():
     assert plan.violations([good, fixed]) == []
 
 
-def test_epsilon_must_ask_for_something():
+def test_invalid_epsilon_and_missing_mu():
     with pytest.raises(
         ValueError, match=r"epsilon=33.0 is invalid: it must lie between 0 and max\(delta_f, delta_0\) = 33"
     ):

@@ -1,4 +1,4 @@
-"""A plan's schedule moves an optimizer's lr and beta exactly as the plan says."""
+"""The schedule of a plan sets lr and beta of an optimizer exactly as the plan prescribes."""
 
 import pytest
 import torch
@@ -69,9 +69,9 @@ def test_followers_have_their_own_step_size():
         assert schedule.get_last_gamma() == [pytest.approx(plan.gamma), None]
         optimizer.step()
         schedule.step()
-    with pytest.raises(ValueError, match=r"param groups \[1\] of PDSM are not averaged .* use theory.minmax"):
+    with pytest.raises(ValueError, match=r"param groups \[1\] of PDSM hold y .* Use theory\.minmax"):
         constant(C, T=10).schedule(optimizer)
-    with pytest.raises(ValueError, match=r"ASA has no param group for y, and this plan has a step size for it"):
+    with pytest.raises(ValueError, match=r"ASA has no param group for y, but this plan has a step size for it"):
         plan.schedule(make())
-    with pytest.raises(ValueError, match=r"param group 0 of SGDA holds x and is not averaged \(beta=None\)"):
+    with pytest.raises(ValueError, match=r"param group 0 of SGDA holds x but has no average \(beta=None\)"):
         plan.schedule(semaopt.baselines.SGDA(primal=[x], dual=[y]))

@@ -1,4 +1,4 @@
-"""``thm:PDAda``, ``thm:5`` and ``thm:6`` against numbers worked out by hand."""
+"""Compare ``thm:PDAda``, ``thm:5`` and ``thm:6`` with numbers worked out by hand."""
 
 import itertools
 import math
@@ -19,7 +19,7 @@ BILEVEL = Constants(
 
 
 def limits(plan, gamma, eta_y):
-    """The limits in the order gamma, eta_y, and the three of eta_x."""
+    """Return the limits in the order gamma, eta_y, and the three of eta_x."""
     return [c.limit for c in plan.conditions({"gamma": gamma, "eta_y": eta_y, "eta_x": 1.0})]
 
 
@@ -58,7 +58,7 @@ def test_thm_5_by_hand():
     assert bound.lower == pytest.approx(4 * 32 * 41 * 0.5 / (0.1 * 2 * 99))
     assert bound.lower_noise == pytest.approx(4 * 64 * 41 * 0.1 * 0.1 / 2)
     assert bound.bias == pytest.approx(4 * 16 * bias)
-    assert bound.bias <= 4 * 2**2 / (4 * math.sqrt(100))  # what k was chosen for, times c_u C_fy^2/c_l
+    assert bound.bias <= 4 * 2**2 / (4 * math.sqrt(100))  # the purpose of k, times c_u C_fy^2/c_l
     q = 2 * (136 / 1024 + 1 / 16) / 4
     by_hand = (
         2 * (C_1 + 41 + 2 * bias) / (0.2 * 99) + 2 * 0.2 * C_1 + 34 * 41 * 0.5 / (0.1 * 2 * 99)
@@ -97,7 +97,7 @@ def test_thm_6_by_hand():
     ],
     ids=["minmax", "minmax-pl", "noiseless", "smb", "sbma"],
 )
-def test_the_plan_is_legal_and_no_legal_rates_have_a_smaller_bound(plan):
+def test_no_allowed_rates_have_a_smaller_bound_than_the_plan(plan):
     assert plan.violations() == []
     generator = random.Random(0)
     legal = 0
@@ -121,7 +121,7 @@ def test_orders_in_t_and_kappa():
     assert far.eta_x / plan(400.0, 10**12).eta_x == pytest.approx(8, rel=0.05)
 
 
-def test_violations_and_the_nearest_legal_rates():
+def test_violations_and_the_nearest_allowed_rates():
     plan = minmax(MINMAX, T=1000)
     found = plan.violations(gamma=0.25, eta_y=1.0, eta_x=1.0)
     assert [bad.name for bad in found] == ["gamma", "eta_y", "eta_x", "eta_x", "eta_x"]
@@ -130,9 +130,9 @@ def test_violations_and_the_nearest_legal_rates():
     assert plan.violations(**found[0].nearest) == []
 
 
-def test_what_a_plan_cannot_know_it_says():
+def test_assumptions_and_missing_constants_are_named():
     known = {"L_f": 2.0, "lam": 0.5, "sigma2": 0.1, "delta_f": 3.0}
-    assert minmax(Constants(**known), T=9).bound().assumes == ("y_0 = y*(x_0), as delta_y was not given",)
+    assert minmax(Constants(**known), T=9).bound().assumes == ("y_0 = y*(x_0), because delta_y was not given",)
     assert minmax(Constants(**known, delta_y=0.0), T=9).bound().assumes == ()
     with pytest.raises(ValueError, match=r"thm:PDAda needs lam, lambda: f\(x, \.\)"):
         minmax(Constants(L_f=2.0, sigma2=0.1, delta_f=3.0), T=9)
@@ -140,11 +140,11 @@ def test_what_a_plan_cannot_know_it_says():
         bilevel(Constants(sigma2=0.1), T=9, method="sbma")
     with pytest.raises(ValueError, match=r"dual='concave' is invalid: it must be one of 'strongly concave', 'pl'"):
         minmax(MINMAX, T=9, dual="concave")
-    with pytest.raises(ValueError, match=r"c=1.0 is invalid: thm:PDAda has a variance of at most sigma2 alone"):
+    with pytest.raises(ValueError, match=r"c=1.0 is invalid: it must be 0: thm:PDAda assumes a variance <= sigma2"):
         minmax(Constants(**known, c=1.0), T=9)
 
 
-#: What thm:5 and thm:6 may be told is zero.
+#: The constants of thm:5 and thm:6 that may be zero.
 ZEROS = ("sigma2", "L_fx", "L_fy", "L_gxy", "L_gyy", "C_fy", "C_gxy")
 
 
@@ -152,7 +152,7 @@ ZEROS = ("sigma2", "L_fx", "L_fy", "L_gxy", "L_gyy", "C_fy", "C_gxy")
 @pytest.mark.parametrize(
     "over", [{}, {"delta_y": None}, {"estimator_error": 0.0}, {"L": 2.0}, {"L": 2.0, "estimator_error": 0.0}], ids=str
 )
-def test_constants_that_may_be_zero_give_a_plan_or_say_why_not(method, over):
+def test_zero_constants_give_a_plan_or_an_error_that_names_the_constant(method, over):
     refused = set()
     for count in range(len(ZEROS) + 1):
         for names in itertools.combinations(ZEROS, count):
@@ -171,17 +171,15 @@ def test_constants_that_may_be_zero_give_a_plan_or_say_why_not(method, over):
     assert refused == still | linear | known
 
 
-def test_problems_that_need_no_step_are_refused_in_words():
+def test_errors_for_problems_without_best_rates():
     flat = dict.fromkeys(("L_fx", "L_fy", "L_gxy", "L_gyy"), 0.0)
     with pytest.raises(
-        ValueError, match=r"L_F=0\.0 is invalid: it must be positive: else F is linear.*\. Pass a positive L, L_fx"
+        ValueError, match=r"L_F=0\.0 is invalid: it must be positive: otherwise F is linear.*\. Pass a positive L, L_fx"
     ):
         bilevel(replace(BILEVEL, **flat), T=9)
-    with pytest.raises(
-        ValueError, match=r"delta_y=None is invalid: y\*\(x\) is the same for all x .*\. Pass delta_y > 0"
-    ):
+    with pytest.raises(ValueError, match=r"delta_y=None is invalid: y\*\(x\) is constant .*\. Pass delta_y > 0"):
         bilevel(replace(BILEVEL, C_gxy=0.0, delta_y=None), T=9)
-    text = r"estimator_error=0\.0 is invalid: the pieces of grad F are the same for all x .*\. Leave it out"
+    text = r"estimator_error=0\.0 is invalid: grad F is constant and known .*\. Leave it out"
     with pytest.raises(ValueError, match=text):
         bilevel(replace(BILEVEL, **flat, L=1.0, estimator_error=0.0), T=9, method="sbma")
 
@@ -196,7 +194,7 @@ def test_t_for_needs_a_number(theorem, epsilon):
 
 
 def test_t_for_of_a_large_epsilon():
-    assert T_for("minmax", MINMAX, 1e300) == 1
+    assert T_for("minmax", MINMAX, 1e300) == T_for("bilevel", BILEVEL, 1e300) == 1
 
 
 def test_t_for():
@@ -207,11 +205,23 @@ def test_t_for():
     assert bilevel(BILEVEL, T).bound() <= 900
 
 
-def test_the_sampled_inverse_is_what_the_constants_say():
-    """k terms of the series with p uniform on 0..k-1: its mean, for g_yy = diag(.5, 1, 2), C = 2.5."""
+def test_mean_of_the_sampled_inverse():
+    """Compute the mean of k terms with p uniform on 0..k-1, for g_yy = diag(.5, 1, 2) and C = 2.5."""
     eigenvalues, C, k = (0.5, 1.0, 2.0), 2.5, 200
     for value in eigenvalues:
         mean = sum((1 - value / C) ** p for p in range(k)) / C
         assert mean == pytest.approx(1 / value, abs=(1 - value / C) ** k / value + 1e-12)
         from_one = sum((1 - value / C) ** p for p in range(1, k + 1)) / C
-        assert from_one == pytest.approx(1 / value - 1 / C, abs=1e-12)  # what the paper's range would give
+        assert from_one == pytest.approx(1 / value - 1 / C, abs=1e-12)  # with the paper's range of p
+
+
+@pytest.mark.parametrize("method", ["smb", "sbma"])
+def test_t_for_of_a_bilevel_problem_is_minimal_where_k_jumps(method):
+    """Where k grows, the bound jumps up: an accuracy reached just before the jump is not reached just after it."""
+    bounds = [bilevel(BILEVEL, T, method=method).bound() for T in range(1, 1000)]
+    jumps = [T for T in range(1, len(bounds)) if bounds[T] > bounds[T - 1]]
+    assert len(jumps) >= 2
+    plan = bilevel(BILEVEL, 1, method=method)
+    for T in (*jumps, *(jump + 1 for jump in jumps), 1, 77, 500):
+        epsilon = math.sqrt(bounds[T - 1]) * (1 + 1e-6)
+        assert plan.T_for(epsilon) == next(t for t, bound in enumerate(bounds, 1) if bound <= epsilon**2)

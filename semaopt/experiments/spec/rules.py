@@ -10,6 +10,7 @@ from semaopt.experiments import data, models, plugins
 from semaopt.experiments.data.load import find as find_data
 from semaopt.experiments.models.build import VECTORIZED
 from semaopt.experiments.models.build import find as find_model
+from semaopt.experiments.spec import search
 from semaopt.experiments.spec.errors import SHOWN, SpecError, near
 from semaopt.experiments.training import algorithms, metrics, objectives
 from semaopt.experiments.training.algorithms import DECAY
@@ -29,6 +30,7 @@ def validate(spec: Spec, where: str) -> None:
         problems = [
             *_vectorize(spec, objective),
             *_axes(spec),
+            *search.problems(spec),
             *(text for k, method in enumerate(spec.methods) for text in _method(spec, method, f"methods[{k}]")),
         ]
     if not problems:
@@ -169,7 +171,7 @@ def _unused_decay(spec: Spec, method: Method, given: list[tuple[str, Mapping[str
 
 def _values(spec: Spec, method: Method, place: str) -> Iterator[str]:
     """Errors of the algorithm itself for any value of any axis, tried on a few numbers."""
-    axes = axes_of(spec, method)
+    axes = {**search.axes_of(spec, method), **search.ranges_of(spec, method)}
     empty = [name for name, values in axes.items() if not values]
     for name in empty:
         yield f"{place}: the axis {name!r} is empty. Give it at least one value."
@@ -189,20 +191,6 @@ def _values(spec: Spec, method: Method, place: str) -> Iterator[str]:
             except (ValueError, TypeError, OverflowError) as error:
                 yield f"{place}: {str(error)[:300]}"
                 return
-
-
-def axes_of(spec: Spec, method: Method) -> dict[str, list[Any]]:
-    """Return the axes tuned for a method: its own, and the shared ones that it takes and does not fix."""
-    if spec.tuning is None:
-        return dict(method.grid)
-    takes = algorithms.find(method.algorithm).takes
-    axes: dict[str, list[Any]] = {
-        name: values for name, values in spec.tuning.grid.items() if name in takes and name not in method.options
-    }
-    for name, multiples in method.multipliers.items():
-        if all(algorithms.is_number(value) for value in axes.get(name, [])):
-            axes[name] = [algorithms.rounded(value * by) for value in axes.get(name, []) for by in multiples]
-    return {**axes, **method.grid}
 
 
 def _metrics(spec: Spec, objective: type[Objective]) -> Iterator[str]:
@@ -268,14 +256,16 @@ def _budget(spec: Spec) -> Iterator[str]:
             yield f"{text}. Add one, or move the values to options."
         return
     sizes = {
-        method.name: math.prod(len(values) for values in axes_of(spec, method).values()) for method in spec.methods
+        method.name: math.prod(len(values) for values in search.axes_of(spec, method).values())
+        for method in spec.methods
     }
     if max(sizes.values()) > _MOST_TRIALS and spec.tuning.sampler == "grid":
         text = f"tuning.grid has {max(sizes.values())} points, more than {_MOST_TRIALS}"
         yield f"{text}. Use fewer values, or sampler = 'tpe' with a budget."
-    elif spec.tuning.sampler == "tpe":
+    elif spec.tuning.sampler != "grid":
         if spec.tuning.budget is None:
-            yield "tuning.budget is missing: sampler = 'tpe' needs the number of trials per method. Try budget = 20."
+            text = f"tuning.budget is missing: sampler = {spec.tuning.sampler!r} needs the number of trials per method"
+            yield f"{text}. Try budget = 20."
     elif spec.tuning.budget is not None:
         text = f"tuning.budget={spec.tuning.budget}: a grid is always searched completely"
         yield f"{text}. Remove the budget, or use sampler = 'tpe'."

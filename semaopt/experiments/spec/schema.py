@@ -37,6 +37,8 @@ class Seeds(Settings):
 
     tuning: list[Seed] = Field(default_factory=list)
     final: list[Seed] = Field(min_length=1, max_length=1000)
+    rerank: list[Seed] = Field(default_factory=list)
+    """Additional seeds that rank the best quarter of the trials again; the winner is selected from that quarter."""
 
 
 class Method(Settings):
@@ -48,10 +50,24 @@ class Method(Settings):
     """An algorithm of the package, a class of torch.optim, or ``"package.module:name"``."""
     decays: list[Literal["lr", "gamma"]] = Field(default_factory=list)
     """Rates that are multiplied by ``factor`` every ``every`` epochs. Methods with stages of their own need none."""
+    family: str | None = None
+    """The entry of ``tuning.families`` whose ranges the method uses."""
+    contains: list[str] = Field(default_factory=list)
+    """Methods that are special cases of this one: its search space must contain theirs."""
     options: dict[str, Value] = Field(default_factory=dict)
     grid: dict[str, list[Value]] = Field(default_factory=dict)
     multipliers: dict[str, list[float]] = Field(default_factory=dict)
     """Multiples of each value of a shared axis, so that a method with fewer axes gets equally many trials."""
+
+
+Range = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2, max_length=2)]
+"""The lowest and the highest value of an axis."""
+
+
+class Family(Settings):
+    """Search ranges of a group of methods; they replace shared ranges of the same name."""
+
+    ranges: dict[str, Range]
 
 
 class Tuning(Settings):
@@ -62,7 +78,15 @@ class Tuning(Settings):
     direction: Literal["minimize", "maximize"]
     grid: dict[str, list[Value]] = Field(default_factory=dict)
     """Axes shared by all methods that have the hyper-parameter."""
-    sampler: Literal["grid", "tpe"] = "grid"
+    ranges: dict[str, Range] = Field(default_factory=dict)
+    """Axes that ``sampler = "sobol"`` searches between two numbers on a logarithmic scale."""
+    families: dict[str, Family] = Field(default_factory=dict)
+    """Ranges for groups of methods, for instance plain and adaptive ones; see ``Method.family``."""
+    sampler: Literal["grid", "tpe", "sobol"] = "grid"
+    """All combinations, tree-structured Parzen estimators, or scrambled Sobol points.
+
+    Each study and each data set has its own scrambling; methods that share an axis share their coordinates on it.
+    """
     budget: int | None = Field(default=None, ge=1, le=100_000)
     """Trials per method; with ``sampler = "grid"`` the number of grid points."""
     extend: list[str] = Field(default_factory=list)
@@ -71,7 +95,10 @@ class Tuning(Settings):
     """The largest number of extensions."""
     pruner: Literal["none", "halving"] = "none"
     first_rung: int | None = Field(default=None, ge=1, le=100_000)
-    """The epoch of the first pruning, by default a sixteenth of all epochs. Too early a rung misleads the pruner."""
+    """The epoch of the first pruning, by default a sixteenth of all epochs.
+
+    Trials are never pruned before the last epoch at which a rate of any method can decay.
+    """
     seed: Seed = 0
 
 
@@ -111,6 +138,14 @@ class Spec(Settings):
 
     Algorithms that cannot be vectorized are trained one by one.
     """
+
+    studies: int = Field(default=1, ge=1, le=100)
+    """Independent repetitions of tuning and final runs, each with its own points, seeds and splits of the data.
+
+    With several studies, intervals are over studies; with one, over seeds.
+    """
+    final_epochs: int = Field(default=3, ge=1, le=1000)
+    """Comparisons use the mean over this many last epochs of a run."""
 
     def method(self, name: str) -> Method:
         """Return the method of this name."""

@@ -15,7 +15,7 @@ import pytest
 
 from semaopt.experiments import api
 from semaopt.experiments.files import canonical
-from semaopt.experiments.results.model import to_json
+from semaopt.experiments.results.export import to_json
 from semaopt.experiments.spec import schema
 from tests.experiments.cli.test_commands import ROOT, stored, write_spec
 from tests.experiments.tiny import a_spec, go

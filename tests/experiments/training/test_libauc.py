@@ -6,7 +6,7 @@ import torch
 from semaopt.experiments import api
 from semaopt.experiments.spec import schema
 from semaopt.experiments.spec.errors import SpecError
-from semaopt.experiments.spec.rules import axes_of
+from semaopt.experiments.spec.search import axes_of
 from semaopt.experiments.sweep import reproduction, run, tuning
 from semaopt.experiments.training import algorithms
 from semaopt.experiments.training import libauc as peers
@@ -28,7 +28,7 @@ def test_without_libauc_a_spec_is_read_but_not_run(monkeypatch, tmp_path):
     ):
         api.run(found, out=tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    assert api.chosen(found, None, ["pdsm"]) is found
+    assert api.validate_spec(found, None, ["pdsm"]) is found
 
 
 def test_without_libauc_reproduce_leaves_them_out(monkeypatch):

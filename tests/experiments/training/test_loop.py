@@ -172,7 +172,7 @@ def test_a_damaged_checkpoint_is_said_and_changes_nothing(tmp_path, monkeypatch)
     newest.write_bytes(newest.read_bytes()[:-5])
     (resumed,) = perform(unit, folder=tmp_path, every=0.0)
     assert resumed.curves == undisturbed[0].curves
-    assert resumed.notes == (f"checkpoint {newest.name} is damaged; the one before it is used",)
+    assert resumed.notes == (f"checkpoint {newest.name} is damaged; resuming from the one before it",)
 
 
 def test_a_run_to_an_earlier_epoch_is_the_beginning_of_the_whole_one(tmp_path):

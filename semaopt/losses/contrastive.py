@@ -1,0 +1,88 @@
+"""Global contrastive losses: each example against the whole data set instead of its batch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from semaopt._validation import is_real, require
+from semaopt.losses.tracked import Tracked, full_precision, without_autocast
+
+FORMS = ("pairs", "views")
+
+
+class GlobalContrastive(Tracked):
+    r"""Contrastive loss with negatives from the whole data set, for image-text pairs or two views of one image.
+
+    .. math::
+        \frac1n\sum_i \tau\log(\varepsilon + g_i), \qquad g_i = E_{j\ne i}\, e^{(s_{ij} - s_{ii})/\tau}
+
+    for cosine similarities s, averaged over the two directions. The usual contrastive loss takes the negatives of a
+    batch for the expectation and needs large batches; here each example keeps a moving average of :math:`g_i` in each
+    direction.
+
+    Args:
+        size: number of training examples.
+        temperature: tau > 0.
+        form: ``"pairs"``: :math:`s_{ij}` compares the first feature of i with the second of j (image and text), and the
+            reverse. ``"views"``: both features are views of one example (self-supervised), and the negatives of
+            a view are both views of the other examples.
+        eps: epsilon >= 0.
+        inner_beta, process_group, device: as in :class:`~semaopt.losses.tracked.Tracked`.
+
+    Reference: Yuan, Wu, Qiu, Du, Zhang, Zhou and Yang, "Provable stochastic optimization for global contrastive
+    learning: small batch does not harm performance", ICML 2022.
+
+    >>> loss = semaopt.losses.GlobalContrastive(size=100, temperature=0.5)
+    >>> images, texts = torch.eye(4), torch.eye(4)
+    >>> loss(images, texts, torch.arange(4))                      # tau log exp((0 - 1)/tau)
+    tensor(-1.)
+    """
+
+    def __init__(
+        self, size: int | None, temperature: float = 0.1, *, form: str = "pairs", eps: float = 1e-14, **options: Any
+    ) -> None:
+        super().__init__(size, (2,), **options)
+        ok = is_real(temperature) and 0 < temperature < math.inf
+        require(ok, "temperature", temperature, "must be a finite number > 0", "Try 0.1.")
+        require(form in FORMS, "form", form, "must be 'pairs' or 'views'", "Use 'pairs' for image and text.")
+        require(is_real(eps) and 0 <= eps < math.inf, "eps", eps, "must be a finite number >= 0", "Try 1e-14.")
+        self.temperature, self.form, self.eps = float(temperature), form, float(eps)
+
+    def forward(self, first: Tensor, second: Tensor, index: Tensor | None = None) -> Tensor:
+        """Return the loss of features (n, d) of the same n examples; they are normalized here.
+
+        A batch of one example has no negatives: it gives 0 and no gradient.
+        """
+        shapes = tuple(first.shape), tuple(second.shape)
+        ok = first.dim() == 2 and shapes[0] == shapes[1]
+        require(ok, "features", shapes, "must both have the shape (n, d)", "Flatten the features of an example.")
+        with without_autocast(first):
+            a, b = (normalize(x, dim=1) for x in full_precision(first, second))
+            a, b, rows = self.gather(a, b, self.rows(index, len(a)))
+            if len(a) < 2:
+                return (a * 0).sum() + (b * 0).sum()
+            log_g = torch.stack([self._log_inner(a, b), self._log_inner(b, a)], 1)
+            log_z = self.average_log(log_g, rows)
+            if self.eps > 0:
+                log_z = torch.logaddexp(log_z, log_z.new_tensor(math.log(self.eps)))
+            return self.joint(self.temperature * log_z.mean())
+
+    def _log_inner(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return log g, with g the mean over the negatives of exp((s_ij - s_ii)/tau)."""
+        own = torch.eye(len(a), dtype=torch.bool, device=a.device)
+        cross = a @ b.T
+        negatives = cross.masked_fill(own, -math.inf)
+        if self.form == "views":
+            negatives = torch.cat([negatives, (a @ a.T).masked_fill(own, -math.inf)], 1)
+        count = negatives.shape[1] // len(a) * (len(a) - 1)
+        return torch.logsumexp((negatives - cross.diagonal()[:, None]) / self.temperature, 1) - math.log(count)
+
+    def extra_repr(self) -> str:
+        """Return the options."""
+        size = None if self.z is None else len(self.z)
+        return f"size={size}, temperature={self.temperature:g}, form={self.form!r}, inner_beta={self.inner_beta:g}"

@@ -1,0 +1,520 @@
+r"""Ranking losses side by side: average precision, partial AUC and NDCG, each a pair (g, f) on :mod:`.tracked`.
+
+>>> loss = semaopt.losses.AveragePrecision(size=1000)                       # state in buffers
+>>> model = torch.nn.Linear(5, 1)
+>>> optimizer = torch.optim.AdamW(model.parameters())                       # any optimizer
+>>> a, b, index = torch.randn(8, 5), torch.arange(8) % 2, torch.arange(8)   # index: positions in the training set
+>>> loss(model(a), b, index).backward()
+>>> optimizer.step()
+
+All compare pairs by the squared hinge :math:`\ell_{ij} = \max(0, m - (h_i - h_j))^2`, small if i scores at least m
+higher than j.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from semaopt._validation import is_real, require, validate_integer
+from semaopt.losses._auc_objective import is_eager
+from semaopt.losses._labels import is_positive, is_present
+from semaopt.losses._scores import SCORES, validate_score
+from semaopt.losses.tracked import KnownGradient, Tracked, full_precision, without_autocast
+
+
+def squared_hinge(above: Tensor, below: Tensor, margin: float) -> Tensor:
+    """Return max(0, margin - (above - below))^2."""
+    return (margin - above + below).clamp_min(0).square()
+
+
+#: Maps pairwise losses and the rows of their positives to a value and its derivatives.
+Derivation = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class Ranked(NamedTuple):
+    """Scores (n,) or (n, C), which labels are positive and which are present (None: all), rows of the averages."""
+
+    h: Tensor
+    w: Tensor
+    present: Tensor | None
+    rows: Tensor
+
+
+class RankingLoss(Tracked):
+    """Options and inputs that the ranking losses share.
+
+    Args:
+        size: number of training examples; None for a loss without averages.
+        shape: shape of the inner value of one example.
+        score: ``"sigmoid"`` or ``"linear"``, applied to the raw output of the model.
+        margin: m > 0 of the squared hinge.
+        validate: check the labels of every batch.
+        options: ``inner_beta``, ``process_group`` and ``device`` as in :class:`~semaopt.losses.tracked.Tracked`.
+    """
+
+    #: Whether a binary loss computes its gradient in closed form; the result is the same to rounding.
+    closed_form: bool = True
+
+    def __init__(
+        self,
+        size: int | None,
+        shape: tuple[int, ...],
+        *,
+        score: str = "sigmoid",
+        margin: float = 1.0,
+        validate: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(size, shape, **options)
+        ok = is_real(margin) and 0 < margin < math.inf
+        require(ok, "margin", margin, "must be a finite number > 0", "Try margin=1.0.")
+        self.score, self.margin, self.validate = validate_score(score), float(margin), validate
+
+    def _scores(self, scores: Tensor) -> Tensor:
+        return SCORES[self.score](full_precision(scores)[0])
+
+    def _labelled(self, scores: Tensor, labels: Tensor, index: Tensor | None, columns: int = 1) -> Ranked:
+        """Return validated inputs, those of all ranks with a process group; a binary problem has vectors."""
+        _validate_shapes(scores, labels, columns)
+        shape = (-1,) if columns == 1 else (-1, columns)
+        b, rows = labels.reshape(shape), self.rows(index, len(scores))
+        if self.process_group is not None:
+            scores, b, rows = self.gather(scores.reshape(shape), b, rows)
+        w = is_positive(b, torch.bool, validate=self.validate and not torch.compiler.is_compiling())
+        return Ranked(self._scores(scores.reshape(shape)), w, is_present(b), rows)
+
+    def _uses_closed_form(self) -> bool:
+        """Return whether the gradient is computed in closed form: in training, without gathering or transforms."""
+        training = self.training and torch.is_grad_enabled() and self.z is not None
+        return self.closed_form and training and self.process_group is None and is_eager()
+
+    def _with_gradient(self, scores: Tensor, batch: Ranked, others: Tensor | None, derive: Derivation) -> Tensor:
+        """Return the loss with its gradient, without a graph over the pairs.
+
+        Args:
+            scores: raw scores of a binary problem, which get the gradient.
+            batch: computed from them, without a graph.
+            others: the examples j of the pairs (i, j), i positive; None for all.
+            derive: maps the pairwise losses to the value and its derivatives with respect to them.
+        """
+        with torch.no_grad():
+            h, i = batch.h, batch.w
+            above, below = h[i, None], h if others is None else h[others]
+            distance = (self.margin - above + below).clamp_min(0)
+            value, gradient = h.new_zeros(()), torch.zeros_like(h)
+            if distance.numel() > 0:
+                value, slope = derive(distance.square(), batch.rows[i])
+                slope = slope.mul_(distance).mul_(2.0)
+                gradient = slope.sum(0) if others is None else gradient.masked_scatter_(others, slope.sum(0))
+                gradient[i] -= slope.sum(1)
+                if self.score == "sigmoid":
+                    gradient = gradient * h * (1 - h)
+            gradient = gradient.reshape(scores.shape).to(scores.dtype)
+        found: Tensor = KnownGradient.apply(scores, value, gradient)  # type: ignore[no-untyped-call]
+        return found
+
+    def extra_repr(self) -> str:
+        """Return the options."""
+        size = None if self.z is None else len(self.z)
+        return f"size={size}, inner_beta={self.inner_beta:g}, score={self.score!r}, margin={self.margin:g}"
+
+
+def _validate_shapes(scores: Tensor, labels: Tensor, columns: int) -> None:
+    if not isinstance(labels, Tensor):
+        raise TypeError(f"labels of type {type(labels).__name__}: must be a tensor; try torch.as_tensor(labels)")
+    n = scores.shape[0] if scores.dim() else 0
+    fits = n >= 1 and scores.numel() == n * columns == labels.numel() and scores.dim() <= 2
+    if not fits:
+        expected = "(n,) or (n, 1)" if columns == 1 else f"(n, {columns})"
+        two = columns == 1 and scores.dim() == 2 and scores.shape[1] == 2
+        remedy = "pass one score per example, e.g. logits[:, 1] - logits[:, 0]" if two else "pass one label per score"
+        raise ValueError(
+            f"scores of shape {tuple(scores.shape)} and labels of shape {tuple(labels.shape)}: both must be {expected} "
+            f"with n >= 1; {remedy}"
+        )
+
+
+class MeanAveragePrecision(RankingLoss):
+    r"""Smooth mean average precision of a multi-label problem: :class:`AveragePrecision`, averaged over the labels.
+
+    Args:
+        size: number of training examples.
+        num_labels: number C of columns; scores and labels are (n, C). NaN marks a missing label.
+        prior: share of positives in the data, one number or one per label; None takes that of each batch.
+        options: as in :class:`AveragePrecision`.
+
+    >>> loss = semaopt.losses.MeanAveragePrecision(size=100, num_labels=3)
+    >>> loss(torch.zeros(4, 3), torch.eye(4)[:, :3], torch.arange(4))
+    tensor(0.7500)
+    """
+
+    prior: Tensor | None
+
+    def __init__(
+        self,
+        size: int | None,
+        num_labels: int,
+        *,
+        prior: float | Sequence[float] | Tensor | None = None,
+        **options: Any,
+    ) -> None:
+        columns = validate_integer("num_labels", num_labels, "Pass the number of columns of the labels.")
+        super().__init__(size, (2,) if columns == 1 else (columns, 2), **options)
+        self.num_labels = columns
+        p = None
+        if prior is not None:
+            p = torch.as_tensor(prior, dtype=torch.float32).detach().reshape(-1)
+            ok = p.numel() in (1, columns) and bool(((p > 0) & (p < 1)).all())
+            require(ok, "prior", prior, "must lie in (0, 1)", "Pass the share of positives in the data, or None.")
+            p = p.expand(columns).clone()
+        self.register_buffer("prior", p, persistent=False)
+
+    def forward(self, scores: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
+        """Return 1 minus the smooth average precision; a batch without positives gives 0 and no gradient."""
+        with without_autocast(scores):
+            if self.num_labels == 1 and self._uses_closed_form():
+                batch = self._labelled(scores.detach(), labels, index)
+                return self._with_gradient(scores, batch, batch.present, functools.partial(self._derive, batch))
+            batch = self._labelled(scores, labels, index, self.num_labels)
+            g, i, c = self._inner(batch)
+            rows = batch.rows[i]
+            z = self.average(g, rows if self.num_labels == 1 else (rows, c))
+            return self.joint(self._outer(z, c))
+
+    def _inner(self, batch: Ranked) -> tuple[Tensor, Tensor, Tensor]:
+        """Return g = (p E[l_ij | j positive], that + (1-p) E[l_ij | j negative]), example and column of each row."""
+        h, w = (x.reshape(len(x), -1) for x in batch[:2])
+        present = torch.ones_like(w) if batch.present is None else batch.present.reshape(w.shape)
+        i, c = w.nonzero(as_tuple=True)
+        loss = squared_hinge(h[i, c, None], h.T[c], self.margin)  # (rows, n)
+        positive, known = w.T[c].to(h.dtype), present.T[c].to(h.dtype)
+        if self.prior is None:
+            share = known / known.sum(1, keepdim=True)
+            weights = torch.stack([positive * share, share], -1)
+        else:
+            p = self.prior.to(h)[c, None]
+            first = positive * (p / positive.sum(1, keepdim=True))
+            negative = known - positive
+            weights = torch.stack(
+                [first, first + negative * ((1 - p) / negative.sum(1, keepdim=True).clamp_min(1))], -1
+            )
+        return torch.einsum("kn,knv->kv", loss, weights), i, c
+
+    def _derive(self, batch: Ranked, loss: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the value and its derivatives with respect to the pairwise losses of a binary problem."""
+        assert self.z is not None
+        w = (batch.w if batch.present is None else batch.w[batch.present]).to(loss.dtype)
+        n, positives = loss.shape[1], loss.shape[0]
+        p = positives / n if self.prior is None else float(self.prior)
+        weights = torch.stack([w * (p / positives), w * (p / positives) + (1 - w) * ((1 - p) / max(n - positives, 1))])
+        z = self.update(self.z, loss @ weights.T, rows)
+        precision = z[:, 0] / z[:, 1]
+        by_z = torch.stack([-1 / z[:, 1], precision / z[:, 1]], 1) / positives
+        return 1 - precision.mean(), by_z @ weights
+
+    def _outer(self, z: Tensor, c: Tensor) -> Tensor:
+        """Return f(z), the mean of 1 - z1/z2 over the rows of each label, then over the labels that have any."""
+        count = torch.bincount(c, minlength=self.num_labels).to(z)
+        weight = 1 / (count[c] * (count > 0).sum().clamp_min(1))
+        return ((1 - z[:, 0] / z[:, 1]) * weight).sum()
+
+
+class AveragePrecision(MeanAveragePrecision):
+    r"""Smooth average precision, the area under the precision-recall curve.
+
+    .. math::
+        1 - AP \approx \frac1{n_+}\sum_{i:\,b_i=1} \Bigl(1 - \frac{g_i^1}{g_i^2}\Bigr), \qquad
+        g_i^1 = p\,E[\ell_{ij}\mid b_j=1], \quad g_i^2 = g_i^1 + (1-p)\,E[\ell_{ij}\mid b_j\ne1]
+
+    :math:`g_i^1/g_i^2` is the precision at the threshold :math:`h_i`, with :math:`\ell_{ij}` for "j is ranked above i".
+    A ratio of means is not the mean of the ratios of batches, so each positive i keeps averages of both.
+
+    Args:
+        size: number of training examples; None for use with :class:`semaopt.SCMA`, see :meth:`inner`.
+        prior: p, the share of positives in the data. Batches may then hold a larger share, as from
+            :class:`semaopt.samplers.ClassBalanced`; None takes the share in each batch.
+        score: ``"sigmoid"`` or ``"linear"``. The loss is a ratio, so linear scores of a network can grow without bound.
+        margin: m of the squared hinge.
+        inner_beta: momentum of the averages.
+        process_group, device, validate: as in :class:`~semaopt.losses.tracked.Tracked` and
+            :class:`semaopt.losses.AUCMinMax`.
+
+    Labels are {0, 1} or {-1, 1}; NaN marks a missing label.
+
+    Reference: Qi, Luo, Xu, Ji and Yang, "Stochastic optimization of areas under precision-recall curves with provable
+    convergence", NeurIPS 2021.
+
+    >>> loss = semaopt.losses.AveragePrecision(size=3, score="linear")
+    >>> loss(torch.tensor([2.0, -2.0, 0.0]), torch.tensor([1, 0, 0]), torch.arange(3))  # a perfect ranking
+    tensor(0.)
+    """
+
+    def __init__(self, size: int | None = None, *, prior: float | None = None, **options: Any) -> None:
+        super().__init__(size, 1, prior=prior, **options)
+
+    def inner(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Return a row (g^1, g^2) for each positive example of the batch, for ``SCMA.step(inner, outer, index)``."""
+        with without_autocast(scores):
+            _validate_shapes(scores, labels, 1)
+            w = is_positive(labels.reshape(-1), torch.bool, validate=self.validate)
+            present = is_present(labels.reshape(-1))
+            batch = Ranked(self._scores(scores.reshape(-1)), w, present, torch.empty(0, dtype=torch.long))
+            return self._inner(batch)[0]
+
+    def outer(self, z: Tensor) -> Tensor:
+        """Return 1 minus the mean precision of the rows."""
+        return self._outer(z, torch.zeros(len(z), dtype=torch.long, device=z.device))
+
+
+class PartialAUC(RankingLoss):
+    r"""Partial AUC: positives against the negatives that score highest.
+
+    One-way, for positives i and negatives j:
+
+    .. math::
+        \text{kl: } \frac1{n_+}\sum_i \lambda \log E_j\, e^{\ell_{ij}/\lambda}, \qquad
+        \text{cvar: } \frac1{n_+}\sum_i \min_{s_i}\; s_i + \frac1a E_j (\ell_{ij} - s_i)_+
+
+    ``"cvar"`` is the mean loss of the share a = max_fpr of negatives with the largest loss, which are those that score
+    highest. ``"kl"`` weighs all negatives by :math:`e^{\ell/\lambda}`: a small temperature counts only the worst
+    negative, a large one all of them alike. The temperature alone decides this; ``max_fpr`` is used by ``"cvar"``.
+    With ``min_tpr`` the positives that score lowest are treated in the same way (two-way):
+
+    .. math::
+        \text{kl: } \lambda' \log E_i \bigl(E_j\, e^{\ell_{ij}/\lambda}\bigr)^{\lambda/\lambda'}, \qquad
+        \text{cvar: } \min_s\; s + \frac1{1-b} E_i (c_i - s)_+
+
+    with b = min_tpr, :math:`\lambda'` = positive_temperature and the one-way value :math:`c_i` of each positive.
+
+    Args:
+        size: number of training examples.
+        max_fpr: a in (0, 1], the largest false positive rate.
+        min_tpr: b in (0, 1), the smallest true positive rate; None for one-way.
+        method: ``"kl"`` or ``"cvar"``. The quantiles :math:`s_i` and s of ``"cvar"`` are averages of the batches'.
+        temperature: lambda of ``"kl"``.
+        positive_temperature: lambda' of the two-way ``"kl"``; None takes ``temperature``.
+        prior: accepted for uniformity with the other losses; the objective does not depend on it.
+        score, margin, inner_beta, process_group, device, validate: as in :class:`AveragePrecision`.
+
+    References: Zhu, Li, Wang, Wu and Yang, "When AUC meets DRO: optimizing partial AUC for deep learning with
+    non-convex convergence guarantee", ICML 2022.
+
+    >>> loss = semaopt.losses.PartialAUC(size=4, max_fpr=0.5, method="cvar", score="linear")
+    >>> loss(torch.tensor([2.0, 0.0, 1.5, -1.0]), torch.tensor([1, 0, 0, 0]), torch.arange(4))  # 2/3 of max(0, .5)^2
+    tensor(0.1667)
+    """
+
+    w: Tensor
+    averages = ("z", "w")
+
+    def __init__(
+        self,
+        size: int | None,
+        max_fpr: float = 0.3,
+        min_tpr: float | None = None,
+        *,
+        method: str = "kl",
+        temperature: float = 1.0,
+        positive_temperature: float | None = None,
+        prior: float | None = None,
+        **options: Any,
+    ) -> None:
+        ok = method in ("kl", "cvar")
+        require(ok, "method", method, "must be 'kl' or 'cvar'", "Try method='kl'.")
+        both = method == "cvar" and min_tpr is not None
+        super().__init__(size, (2,) if both else (1,), **options)
+        ok = is_real(max_fpr) and 0 < max_fpr <= 1
+        require(ok, "max_fpr", max_fpr, "must lie in (0, 1]", "Try max_fpr=0.3.")
+        ok = min_tpr is None or (is_real(min_tpr) and 0 < min_tpr < 1)
+        require(ok, "min_tpr", min_tpr, "must lie in (0, 1)", "Try min_tpr=0.5, or None for one-way.")
+        self.max_fpr, self.min_tpr, self.method = float(max_fpr), min_tpr, method
+        positive = temperature if positive_temperature is None else positive_temperature
+        for name, value in (("temperature", temperature), ("positive_temperature", positive)):
+            require(is_real(value) and 0 < value < math.inf, name, value, "must be a finite number > 0", "Try 1.0.")
+        ok = prior is None or (is_real(prior) and 0 < prior < 1)
+        require(ok, "prior", prior, "must lie in (0, 1)", "Pass the share of positives in the data, or None.")
+        self.temperature, self.positive_temperature = float(temperature), float(positive)
+        if min_tpr is not None and self.z is not None:
+            self.register_buffer("w", torch.full((1,), math.nan, dtype=torch.float32, device=self.z.device))
+
+    def forward(self, scores: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
+        """Return the loss; a batch that lacks positives or negatives gives 0 and no gradient."""
+        with without_autocast(scores):
+            closed = self.method == "kl" and self._uses_closed_form()
+            batch = self._labelled(scores.detach() if closed else scores, labels, index)
+            positive, negative = batch.w, ~batch.w if batch.present is None else batch.present & ~batch.w
+            if closed:
+                return self._with_gradient(scores, batch, negative, self._derive_kl)
+            loss = squared_hinge(batch.h[positive, None], batch.h[negative], self.margin)  # (positives, negatives)
+            if loss.numel() == 0:
+                return (batch.h * 0).sum()
+            rows = batch.rows[positive]
+            return self.joint(self._kl(loss, rows) if self.method == "kl" else self._cvar(loss, rows))
+
+    def _kl(self, loss: Tensor, rows: Tensor) -> Tensor:
+        lam, outer = self.temperature, self.positive_temperature
+        log_g = torch.logsumexp(loss / lam, 1, keepdim=True) - math.log(loss.shape[1])
+        log_z = self.average_log(log_g, rows)
+        if self.min_tpr is None:
+            return lam * log_z.mean()
+        log_w = torch.logsumexp(log_z * (lam / outer), 0) - math.log(len(log_z))
+        return outer * self.average_log(log_w, slice(None), "w").squeeze(0)
+
+    def _derive_kl(self, loss: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the value of :meth:`_kl` and its derivatives with respect to the pairwise losses."""
+        assert self.z is not None
+        lam, outer = self.temperature, self.positive_temperature
+        x = loss / lam - math.log(loss.shape[1])
+        log_z = self.update_log(self.z, torch.logsumexp(x, 1, keepdim=True), rows)
+        slope = (x - log_z).exp()  # lambda times the derivative of log z
+        if self.min_tpr is None:
+            return lam * log_z.mean(), slope / len(loss)
+        log_u = log_z * (lam / outer) - math.log(len(log_z))
+        log_w = self.update_log(self.w, torch.logsumexp(log_u, 0), slice(None))
+        return outer * log_w.squeeze(0), slope * (log_u - log_w).exp()
+
+    def _cvar(self, loss: Tensor, rows: Tensor) -> Tensor:
+        first = (rows, torch.zeros_like(rows))
+        s = self.average(upper_quantile(loss, self.max_fpr), first)
+        c = s + (loss - s[:, None]).clamp_min(0).mean(1) / self.max_fpr
+        if self.min_tpr is None:
+            return c.mean()
+        share = 1 - self.min_tpr
+        c = self.average(c, (rows, torch.ones_like(rows)))
+        s = self.average(upper_quantile(c[None], share), slice(None), "w")
+        return (s + (c - s).clamp_min(0).mean() / share).squeeze(0)
+
+
+def upper_quantile(values: Tensor, share: float) -> Tensor:
+    """Return, for each row, a value that at most ``share`` of the entries exceed; it minimizes the CVaR.
+
+    >>> upper_quantile(torch.tensor([[1.0, 4.0, 2.0, 3.0]]), 0.5)
+    tensor([2.])
+    """
+    n = values.shape[1]
+    above = min(math.floor(share * n * (1 + 1e-9)), n - 1)
+    return values.sort(1, descending=True).values[:, above]
+
+
+class NDCG(RankingLoss):
+    r"""Smooth normalized discounted cumulative gain over the queries of the training set.
+
+    .. math::
+        1 - \frac1Q\sum_q \frac1{Z_q} \sum_{i\in q} \frac{2^{rel_i}-1}{\log_2(1 + r_i)}, \qquad
+        r_i = \sum_{j\in q} \ell_{ji}, \quad \ell_{ji} = \max(0, m + h_j - h_i)^2
+
+    The smooth rank :math:`r_i = N_q\, g_i`, with the number of items :math:`N_q` of the query and the mean
+    :math:`g_i` of :math:`\ell_{ji}` over its items in the batch, which is tracked. With ``top_k`` each item is also
+    weighted by the gate :math:`\sigma((h_i - t_q)/\tau)`, about 1 above and 0 below the threshold :math:`t_q` between
+    the K-th and the next score of its query. The thresholds are moving averages as well.
+
+    Args:
+        relevance: (n,) of the whole training set, >= 0; it determines the ideal gains :math:`Z_q`.
+        query: (n,) integers, the query of each example; None for one query.
+        top_k: K, or None for all ranks.
+        gate_temperature: tau of the gate.
+        score, margin, inner_beta, process_group, device, validate: as in :class:`AveragePrecision`.
+
+    Call it with the relevance and the index of the examples of a batch; items of the same query must be in one batch.
+
+    Reference: Qiu, Hu, Zhong, Zhang and Yang, "Large-scale stochastic optimization of NDCG surrogates for deep learning
+    with provable convergence", ICML 2022.
+
+    >>> relevance = torch.tensor([2.0, 0.0, 1.0, 0.0])
+    >>> loss = semaopt.losses.NDCG(relevance, query=torch.tensor([0, 0, 1, 1]), score="linear")
+    >>> loss(torch.tensor([1.0, -1.0, 1.0, -1.0]), relevance, torch.arange(4))              # a perfect ranking
+    tensor(0.)
+    """
+
+    query: Tensor
+    counts: Tensor
+    ideal: Tensor
+    thresholds: Tensor
+    averages = ("z", "thresholds")
+
+    def __init__(
+        self,
+        relevance: Any,
+        query: Any = None,
+        *,
+        top_k: int | None = None,
+        gate_temperature: float = 0.05,
+        device: Any = None,
+        **options: Any,
+    ) -> None:
+        rel = torch.as_tensor(relevance, device=device).detach().reshape(-1)
+        ok = rel.numel() > 0 and bool((rel >= 0).all())
+        require(ok, "relevance", tuple(rel.shape), "must be numbers >= 0", "Pass those of the whole training set.")
+        super().__init__(len(rel), (), device=rel.device, **options)
+        ids = torch.zeros(len(rel), dtype=torch.long, device=rel.device)
+        if query is not None:
+            given = torch.as_tensor(query, device=rel.device).reshape(-1)
+            require(len(given) == len(rel), "query", len(given), f"must have {len(rel)} entries", "One per example.")
+            ids = torch.unique(given, return_inverse=True)[1]
+        if top_k is not None:
+            top_k = validate_integer("top_k", top_k, "Pass the number of ranks that count, or None.")
+        ok = is_real(gate_temperature) and 0 < gate_temperature < math.inf
+        require(ok, "gate_temperature", gate_temperature, "must be a finite number > 0", "Try 0.05.")
+        self.top_k, self.gate_temperature = top_k, float(gate_temperature)
+        counts = torch.bincount(ids)
+        self.register_buffer("query", ids.to(torch.int32), persistent=False)
+        self.register_buffer("counts", counts, persistent=False)
+        self.register_buffer("ideal", ideal_gains(rel, ids, counts, top_k), persistent=False)
+        if top_k is not None:
+            self.register_buffer("thresholds", torch.full((len(counts),), math.nan, device=rel.device))
+
+    def forward(self, scores: Tensor, relevance: Tensor, index: Tensor) -> Tensor:
+        """Return 1 minus the smooth NDCG of the queries of the batch; those without relevant items do not count."""
+        with without_autocast(scores):
+            _validate_shapes(scores, relevance, 1)
+            require(isinstance(index, Tensor), "index", index, "must be a tensor", "It also determines the queries.")
+            scores, rel, index = self.gather(scores.reshape(-1), relevance.reshape(-1), index.reshape(-1))
+            rows = self.rows(index, len(scores)).to(self.query.device)
+            h, q = self._scores(scores), self.query[rows].long()
+            same = (q[:, None] == q).to(h.dtype)
+            batch_count = same.sum(1)
+            g = (squared_hinge(h[:, None], h, self.margin) * same).sum(1) / batch_count
+            rank = self.counts[q] * self.average(g, rows)
+            gain = (2 ** rel.to(h.dtype) - 1) / torch.log2(1 + rank)
+            if self.top_k is not None:
+                gain = gain * torch.sigmoid((h - self._threshold(h, q)) / self.gate_temperature)
+            relevant = self.ideal[q] > 0
+            queries = torch.unique(q[relevant]).numel()
+            weight = self.counts[q] / batch_count / self.ideal[q].clamp_min(1e-30) * relevant
+            return self.joint(queries / max(queries, 1) - (gain * weight).sum() / max(queries, 1))
+
+    def _threshold(self, h: Tensor, q: Tensor) -> Tensor:
+        """Return, for each example, the tracked threshold between the top K scores of its query and the others."""
+        assert self.top_k is not None
+        found, inverse = torch.unique(q, return_inverse=True)
+        levels = []
+        for k, one in enumerate(found.tolist()):
+            ordered = h[inverse == k].sort(descending=True).values
+            count = round(min(self.top_k / int(self.counts[one]), 1.0) * len(ordered))
+            count = min(max(count, 1), len(ordered))
+            after = ordered[count] if count < len(ordered) else ordered[-1] - 1
+            levels.append((ordered[count - 1] + after) / 2)
+        return self.average(torch.stack(levels), found, "thresholds")[inverse]
+
+
+def ideal_gains(relevance: Tensor, query: Tensor, counts: Tensor, top_k: int | None) -> Tensor:
+    """Return Z_q, the discounted gain of the best order of each query.
+
+    >>> ideal_gains(torch.tensor([0.0, 2.0, 1.0]), torch.zeros(3, dtype=torch.long), torch.tensor([3]), None)
+    tensor([3.6309])
+    """
+    by_relevance = relevance.argsort(descending=True, stable=True)
+    order = by_relevance[query[by_relevance].argsort(stable=True)]
+    first = counts.cumsum(0) - counts
+    rank = 1 + torch.arange(len(order), device=order.device) - first[query[order]]
+    gain = (2 ** relevance[order].double() - 1) / torch.log2(1 + rank.double())
+    if top_k is not None:
+        gain = gain * (rank <= top_k)
+    total = torch.zeros(len(counts), dtype=torch.float64, device=gain.device)
+    return total.index_add_(0, query[order], gain).float()

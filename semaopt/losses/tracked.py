@@ -1,0 +1,212 @@
+r"""The engine of the compositional losses: moving averages of inner values, one for each training example.
+
+A compositional loss is :math:`\frac1n\sum_i f(E[g_i(x)])`. The gradient of f at the value of one batch is biased, so
+each example i keeps an average of its inner values, which starts at the first one:
+
+.. math::
+    z_i \leftarrow (1-\gamma) z_i + \gamma\, g_i(x; \text{batch}), \qquad \gamma = 1 - \mathtt{inner\_beta},
+    \qquad \text{gradient } J_g(x; \text{batch})^\top \nabla f(z) .
+
+This is the step of :class:`semaopt.SCMA` as a module, so one ``backward()`` gives the gradient to any optimizer:
+
+>>> loss = semaopt.losses.AveragePrecision(size=4)
+>>> scores, labels, index = torch.zeros(3, requires_grad=True), torch.tensor([1, 0, 0]), torch.tensor([3, 0, 1])
+>>> loss(scores, labels, index).backward()
+>>> loss.z[3], loss.z[0]                                     # NaN: not visited yet
+(tensor([0.3333, 1.0000]), tensor([nan, nan]))
+
+A loss is a pair (g, f): its ``forward`` computes g from the batch, calls :meth:`Tracked.average`, which returns a
+tensor with the value of z and the derivative of g, and returns f of it.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from semaopt._validation import require, validate_beta, validate_integer
+
+#: Rows of a buffer: one index, or one index for each of its dimensions.
+Rows = Tensor | tuple[Tensor, ...] | slice
+
+
+class Tracked(nn.Module):
+    """Base class of the losses that keep moving averages.
+
+    Args:
+        size: number of training examples; None for a loss that is only evaluated or used with :class:`semaopt.SCMA`.
+        shape: shape of the inner value of one example.
+        inner_beta: momentum of the averages in [0, 1).
+        process_group: if given, scores are gathered and every rank computes the loss of the joint batch of all ranks.
+            Averages and gradients then equal those of one process, provided that gradients are averaged over the
+            ranks, as in DDP, and that all ranks have the same batch size. By default each rank uses its own batch and
+            keeps the averages of the examples that it has seen; see :meth:`synchronize`.
+        device: of the averages.
+
+    The averages are a float32 buffer :attr:`z`, NaN for an example that was not visited yet. They are saved with the
+    ``state_dict`` and move with the module. In evaluation mode or under ``no_grad`` they are neither read nor changed:
+    the loss is that of the batch alone, and no index is needed.
+    """
+
+    z: Tensor | None
+    #: Names of the buffers that hold averages.
+    averages: ClassVar[tuple[str, ...]] = ("z",)
+
+    def __init__(
+        self,
+        size: int | None,
+        shape: tuple[int, ...] = (),
+        *,
+        inner_beta: float = 0.9,
+        process_group: Any = None,
+        device: Any = None,
+    ) -> None:
+        super().__init__()
+        validate_beta("inner_beta", inner_beta)
+        self.inner_beta, self.process_group = float(inner_beta), process_group
+        z = None
+        if size is not None:
+            size = validate_integer("size", size, "Pass len(train), the number of training examples.")
+            z = torch.full((size, *shape), math.nan, dtype=torch.float32, device=device)
+        self.register_buffer("z", z)
+
+    def average(self, g: Tensor, rows: Rows, name: str = "z") -> Tensor:
+        """Update the averages of ``rows`` with the inner values ``g``; return them with the derivative of ``g``."""
+        buffer = self._buffer(name)
+        return g if buffer is None else self.update(buffer, g, rows) + (g - g.detach())
+
+    def average_log(self, log_g: Tensor, rows: Rows, name: str = "z") -> Tensor:
+        """Do as :meth:`average` for inner values given and stored as logarithms; return the logarithm of z."""
+        buffer = self._buffer(name)
+        if buffer is None:
+            return log_g
+        new = self.update_log(buffer, log_g, rows)
+        ratio = (log_g.detach() - new).exp()  # g/z: the derivative of log z is that of g over z
+        return new + ratio * (log_g - log_g.detach())
+
+    @torch.no_grad()
+    def update(self, buffer: Tensor, g: Tensor, rows: Rows) -> Tensor:
+        """Set z <- (1-gamma) z + gamma g, or g at the first visit, and return it."""
+        old = buffer[rows].to(g.dtype)
+        new = torch.where(old.isnan(), g, torch.lerp(old, g, 1 - self.inner_beta))
+        buffer[rows] = new.to(buffer.dtype)
+        return new
+
+    @torch.no_grad()
+    def update_log(self, buffer: Tensor, log_g: Tensor, rows: Rows) -> Tensor:
+        """Do as :meth:`update` for logarithms."""
+        old = buffer[rows].to(log_g.dtype)
+        kept = math.log(self.inner_beta) if self.inner_beta > 0 else -math.inf
+        mixed = torch.logaddexp(old + kept, log_g + math.log1p(-self.inner_beta))
+        new = torch.where(old.isnan(), log_g, mixed)
+        buffer[rows] = new.to(buffer.dtype)
+        return new
+
+    @torch.no_grad()
+    def synchronize(self, process_group: Any = None) -> None:
+        """Merge the averages of all ranks, for example before saving.
+
+        An example that one rank has visited gets that rank's average; one that several ranks have visited gets their
+        mean. Use it with a sampler that gives each rank examples of its own, such as
+        :class:`semaopt.samplers.ClassBalanced`.
+        """
+        for name in self.averages:
+            buffer: Tensor | None = getattr(self, name, None)
+            if buffer is not None:
+                total, count = buffer.nan_to_num(0.0), (~buffer.isnan()).to(buffer.dtype)
+                torch.distributed.all_reduce(total, group=process_group)
+                torch.distributed.all_reduce(count, group=process_group)
+                buffer.copy_(torch.where(count > 0, total / count, math.nan))
+
+    def gather(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Return the tensors of all ranks, concatenated; only this rank's part has a gradient."""
+        group = self.process_group
+        if group is None:
+            return tensors
+        rank, world = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
+        joined = []
+        for x in tensors:
+            x = x.float() if x.dtype == torch.bool else x  # noqa: PLW2901  # gloo gathers no booleans
+            parts = [torch.empty_like(x, requires_grad=False) for _ in range(world)]
+            torch.distributed.all_gather(parts, x.detach().contiguous(), group=group)
+            parts[rank] = x
+            joined.append(torch.cat(parts))
+        return tuple(joined)
+
+    def joint(self, value: Tensor) -> Tensor:
+        """Scale the gradient of a joint loss: ranks average their gradients, each of which covers its own part."""
+        if self.process_group is None:
+            return value
+        world = torch.distributed.get_world_size(self.process_group)
+        return value + (world - 1) * (value - value.detach())
+
+    def rows(self, index: Tensor | None, n: int) -> Tensor:
+        """Return a valid index of n examples; without averages, placeholders."""
+        if self._buffer("z") is None:
+            return torch.empty(n, dtype=torch.long) if index is None else index
+        assert self.z is not None
+        ok = isinstance(index, Tensor) and index.dtype in (torch.int64, torch.int32) and index.numel() == n
+        got = tuple(index.shape) if isinstance(index, Tensor) else index
+        remedy = "Let the data set return the position of each example, and pass loss(scores, labels, index)."
+        require(ok, "index", got, f"must be a tensor of {n} integers, the examples' positions in the data set", remedy)
+        assert isinstance(index, Tensor)
+        rows = index.reshape(-1).to(self.z.device, torch.long)
+        if n > 0 and not torch.compiler.is_compiling():
+            lowest, highest = torch.aminmax(rows)
+            ends = int(lowest), int(highest)
+            inside = ends[0] >= 0 and ends[1] < len(self.z)
+            require(
+                inside, "index", ends, f"must lie in 0..{len(self.z) - 1}", "Construct the loss with size=len(train)."
+            )
+        return rows
+
+    def _buffer(self, name: str) -> Tensor | None:
+        """Return the averages to update, or None in evaluation mode and under ``no_grad``."""
+        if not (self.training and torch.is_grad_enabled()):
+            return None
+        if self.z is None:
+            raise RuntimeError(
+                f"{type(self).__name__} has no averages; construct it with size=len(train), or call eval() first"
+            )
+        buffer: Tensor = getattr(self, name)
+        return buffer
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Tracked:
+        """Move or cast the module; the averages keep at least float32."""
+        before = {name: z for name, z in self.named_buffers(recurse=False) if z.is_floating_point()}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, old in before.items():
+            new = getattr(self, name)
+            if new.dtype.itemsize < 4:
+                setattr(self, name, old.to(new.device, torch.float32))
+        return self
+
+
+def full_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return the tensors in float32 or, if they have it, float64."""
+    return tuple(x.to(torch.promote_types(x.dtype, torch.float32)) for x in tensors)
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """Return a context in which operations on the device of ``x`` keep their precision."""
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
+class KnownGradient(torch.autograd.Function):
+    """A value whose gradient with respect to the scores was computed along with it."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+        ctx.gradient = gradient
+        return value.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.gradient * g, None, None

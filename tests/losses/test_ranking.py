@@ -1,0 +1,374 @@
+"""Exact values and limits of the ranking losses; what all of them share is in test_registry.py."""
+
+import pytest
+import torch
+from torch import nn
+
+import semaopt
+from semaopt.losses import NDCG, AveragePrecision, MeanAveragePrecision, PartialAUC
+
+
+def by_loops(scores, labels, prior=None, margin=1.0):
+    rows = []
+    above = lambda j, i: max(0.0, margin + scores[j].item() - scores[i].item()) ** 2  # noqa: E731
+    positive = [j for j, b in enumerate(labels) if b > 0]
+    negative = [j for j, b in enumerate(labels) if b <= 0]
+    for i in positive:
+        p = [above(j, i) for j in positive]
+        n = [above(j, i) for j in negative]
+        if prior is None:
+            rows.append((sum(p) / len(labels), (sum(p) + sum(n)) / len(labels)))
+        else:
+            g1 = prior * sum(p) / len(p)
+            rows.append((g1, g1 + (1 - prior) * (sum(n) / len(n) if n else 0.0)))
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def problem(n=30, positives=6, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    labels = (torch.arange(n) < positives).long()[torch.randperm(n, generator=generator)]
+    return torch.randn(n, generator=generator, dtype=torch.float64), labels
+
+
+def pairwise(h, b, m=1.0):
+    return (m - h[b == 1][:, None] + h[b != 1]).clamp_min(0).square()
+
+
+# ---- average precision -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prior", [None, 0.1])
+@pytest.mark.parametrize("score", ["sigmoid", "linear"])
+def test_rows_are_those_of_the_formula(prior, score):
+    raw, labels = problem(9, 3)
+    ap = AveragePrecision(prior=prior, margin=0.7, score=score)
+    found = ap.inner(raw[:, None], labels)
+    h = raw.sigmoid() if score == "sigmoid" else raw
+    torch.testing.assert_close(found, by_loops(h, labels, prior, 0.7), rtol=1e-6, atol=1e-8)
+    expected = 1 - sum(g1 / g2 for g1, g2 in found.tolist()) / 3
+    assert ap.outer(found).item() == pytest.approx(expected)
+
+
+def test_labels_of_both_kinds_and_the_share_of_the_batch_as_prior():
+    scores, labels = problem(8, 2)
+    zero_one = AveragePrecision().inner(scores, labels)
+    torch.testing.assert_close(AveragePrecision().inner(scores, 2 * labels - 1), zero_one)
+    torch.testing.assert_close(AveragePrecision().inner(scores, labels.bool()), zero_one)
+    torch.testing.assert_close(AveragePrecision(prior=0.25).inner(scores, labels), zero_one)
+
+
+def test_missing_labels_are_left_out():
+    scores, labels = problem(10, 3)
+    some = labels.double()
+    some[4:7] = torch.nan
+    keep = ~some.isnan()
+    for loss in (AveragePrecision(10), AveragePrecision(10, prior=0.2), PartialAUC(10, method="cvar"), PartialAUC(10)):
+        loss.eval()
+        torch.testing.assert_close(loss(scores, some), loss(scores[keep], labels[keep]))
+
+
+def test_a_perfect_ranking_has_loss_zero_and_the_worst_a_large_one():
+    labels = torch.tensor([1, 1, 0, 0, 0, 0])
+    ap = AveragePrecision(score="linear").eval()
+    perfect = ap(torch.tensor([9.0, 9.0, 0.0, 0.0, 0.0, 0.0]), labels)
+    worst = ap(torch.tensor([0.0, 0.0, 9.0, 9.0, 9.0, 9.0]), labels)
+    assert perfect == 0
+    assert worst > 0.9
+
+
+def test_autocast_does_not_round_the_rows():
+    scores, labels = problem(64, 16)
+    ap = AveragePrecision()
+    expected = ap.inner(scores.float(), labels)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(ap.inner(scores.float(), labels), expected)
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 0], [1, 1, 1]])
+@pytest.mark.parametrize("prior", [None, 0.3])
+def test_one_class_batches_are_fine(labels, prior):
+    scores = nn.Parameter(torch.tensor([0.3, -0.2, 0.1]))
+    ap = AveragePrecision(3, prior=prior)
+    rows = ap.inner(scores, torch.tensor(labels))
+    assert rows.shape == (sum(labels), 2)
+    loss = ap(scores, torch.tensor(labels), torch.arange(3))
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert torch.isfinite(scores.grad).all()
+    optimizer = semaopt.SCMA([scores], blocks=3, fresh=False)
+    index = torch.tensor(labels).nonzero().squeeze(1)
+    optimizer.step(lambda: ap.inner(scores, torch.tensor(labels)), ap.outer, index=index)
+    assert torch.isfinite(scores).all()
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_it_takes_the_steps_of_scma(width):
+    """The same batches by SCMA on closures and by SGD on the module: equal parameters and averages."""
+    generator = torch.Generator().manual_seed(0)
+    b = (torch.arange(40) % 5 == 0).long()
+    a = torch.randn(40, width, generator=generator, dtype=torch.float64) + b[:, None]
+    models, ends = [], []
+    for engine in ("scma", "module"):
+        loss = AveragePrecision(40, prior=0.2, inner_beta=0.8).double()
+        weight = nn.Parameter(torch.zeros(width, dtype=torch.float64))
+        if engine == "scma":
+            options = {"beta": 0.0, "inner_beta": 0.8, "scaling": "shb", "blocks": 40, "fresh": False}
+            optimizer = semaopt.SCMA([weight], lr=5.0, **options)
+        else:
+            optimizer = torch.optim.SGD([weight], lr=5.0)
+        for k in range(12):
+            part = torch.randperm(40, generator=torch.Generator().manual_seed(k))[:16]
+            if engine == "scma":
+                own = part[b[part] == 1]
+
+                def inner(part=part, loss=loss, weight=weight):
+                    return loss.inner(a[part] @ weight, b[part])
+
+                optimizer.step(inner, loss.outer, index=own)
+            else:
+                optimizer.zero_grad()
+                loss(a[part] @ weight, b[part], part).backward()
+                optimizer.step()
+        models.append(weight.detach())
+        z = optimizer.z if engine == "scma" else loss.z
+        ends.append(z[b == 1])
+    torch.testing.assert_close(*models, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(*ends, rtol=1e-10, atol=1e-12)
+    assert models[0].abs().max() > 0.1
+
+
+def test_a_prior_makes_stratified_batches_unbiased():
+    """Twice as many positives in the batch as in the data: with the prior the rows keep their mean."""
+    torch.manual_seed(2)
+    scores, labels = torch.randn(60, dtype=torch.float64), (torch.arange(60) < 12).long()
+    full = AveragePrecision(prior=0.2).inner(scores, labels)[0]
+    plain, weighted = [], []
+    for _ in range(2000):
+        i = torch.cat([torch.tensor([0]), 1 + torch.randperm(11)[:7], 12 + torch.randperm(48)[:8]])
+        plain.append(AveragePrecision().inner(scores[i], labels[i])[0])
+        weighted.append(AveragePrecision(prior=0.2).inner(scores[i], labels[i])[0])
+    off = [(torch.stack(rows).mean(0) - full)[1].abs().item() for rows in (plain, weighted)]
+    assert off[1] < 0.25 * off[0]
+
+
+@pytest.mark.parametrize("engine", ["scma", "module"])
+def test_it_raises_the_average_precision(engine):
+    metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is an extra")
+    torch.manual_seed(3)
+    a = torch.randn(200, 5)
+    b = (a[:, 0] + 0.5 * torch.randn(200) > 1.3).float()
+    model = nn.Linear(5, 1)
+    nn.init.zeros_(model.weight)
+    ap = AveragePrecision(200, prior=b.mean().item())
+    scma = semaopt.SCMA(model.parameters(), lr=0.02, blocks=200, fresh=False)
+    adam = torch.optim.AdamW(model.parameters(), lr=0.02)
+    positive, negative = (b > 0).nonzero().squeeze(1), (b == 0).nonzero().squeeze(1)
+    for _ in range(150):
+        i = positive[torch.randperm(len(positive))[:4]]
+        j = torch.cat([i, negative[torch.randperm(len(negative))[:12]]])
+        if engine == "scma":
+            scma.step(lambda j=j: ap.inner(model(a[j]), b[j]), ap.outer, index=i)
+        else:
+            adam.zero_grad()
+            ap(model(a[j]), b[j], j).backward()
+            adam.step()
+    with torch.no_grad():
+        reached = metrics.average_precision_score(b, model(a).squeeze(1))
+    assert reached > 0.6 > 2 * b.mean()
+
+
+def test_mean_average_precision_is_the_mean_over_the_labels():
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(12, 3, generator=generator)
+    labels = torch.stack([torch.arange(12) % 2, torch.zeros(12).long(), (torch.arange(12) < 3).long()], 1)
+    loss = MeanAveragePrecision(12, 3, prior=[0.4, 0.5, 0.2]).eval()
+    parts = [AveragePrecision(prior=p).eval()(scores[:, c], labels[:, c]) for c, p in ((0, 0.4), (2, 0.2))]
+    torch.testing.assert_close(loss(scores, labels), torch.stack(parts).mean())
+
+
+def test_it_has_libaucs_gradient():
+    """LibAUC's average precision with gamma = 1, which is the first visit here."""
+    libauc = pytest.importorskip("libauc.losses.auc", reason="LibAUC is optional")
+    scores, labels = problem(20, 5)
+    scores = scores.float().requires_grad_()
+    theirs = libauc.AveragePrecisionLoss(20, gamma=1.0, margin=0.8, device="cpu")
+    expected = torch.autograd.grad(theirs(scores.sigmoid()[:, None], labels[:, None], torch.arange(20)), scores)[0]
+    ours = AveragePrecision(20, margin=0.8)(scores, labels, torch.arange(20))
+    torch.testing.assert_close(torch.autograd.grad(ours, scores)[0], expected, rtol=1e-4, atol=1e-6)
+
+
+# ---- partial AUC -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("score", ["sigmoid", "linear"])
+def test_all_false_positive_rates_give_the_auc_loss(score):
+    raw, labels = problem()
+    h = raw.sigmoid() if score == "sigmoid" else raw
+    mean = pairwise(h, labels).mean()
+    torch.testing.assert_close(PartialAUC(30, 1.0, method="cvar", score=score).eval()(raw, labels), mean)
+    warm = PartialAUC(30, temperature=1e6, score=score).eval()(raw, labels)
+    torch.testing.assert_close(warm, mean, rtol=1e-4, atol=1e-4)
+    both = PartialAUC(30, 1.0, 1e-9, method="cvar", score=score).eval()(raw, labels)
+    torch.testing.assert_close(both, mean, rtol=1e-6, atol=1e-6)
+    warm = PartialAUC(30, min_tpr=0.5, temperature=1e6, score=score).eval()(raw, labels)
+    torch.testing.assert_close(warm, mean, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("score", ["sigmoid", "linear"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_low_temperatures_and_small_rates_give_the_worst_negative(score, dtype):
+    raw, labels = problem()
+    raw = raw.to(dtype)
+    worst = pairwise(raw.sigmoid() if score == "sigmoid" else raw, labels).amax(1)
+    for loss in (PartialAUC(30, temperature=1e-4, score=score), PartialAUC(30, 1 / 24, method="cvar", score=score)):
+        torch.testing.assert_close(loss.eval()(raw, labels), worst.mean(), rtol=1e-3, atol=1e-3)
+    cold = PartialAUC(30, min_tpr=0.5, temperature=1e-4, score=score)
+    torch.testing.assert_close(cold.eval()(raw, labels), worst.max(), rtol=1e-3, atol=1e-3)
+    both = PartialAUC(30, 1 / 24, 1 - 1 / 6, method="cvar", score=score)
+    torch.testing.assert_close(both.eval()(raw, labels), worst.max(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("two_way", [None, 0.5])
+def test_huge_losses_do_not_overflow(two_way):
+    """exp(l/lambda) of scores in the hundreds is kept as a logarithm."""
+    raw, labels = problem()
+    scores = (300 * raw).float().requires_grad_()
+    loss = PartialAUC(30, min_tpr=two_way, temperature=0.1, score="linear")
+    for _ in range(3):
+        value = loss(scores, labels, torch.arange(30))
+        (gradient,) = torch.autograd.grad(value, scores)
+        assert value.isfinite()
+        assert gradient.isfinite().all()
+        assert gradient.abs().max() > 0
+
+
+def test_ties_share_the_weight():
+    labels = torch.tensor([1, 0, 0, 0])
+    scores = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    for loss in (PartialAUC(4, temperature=0.3, score="linear"), PartialAUC(4, 1.0, method="cvar", score="linear")):
+        value = loss(scores, labels, torch.arange(4))
+        assert value.item() == pytest.approx(1.0)
+        gradient = torch.autograd.grad(value, scores)[0]
+        torch.testing.assert_close(gradient, torch.tensor([-2.0, 2 / 3, 2 / 3, 2 / 3], dtype=torch.float64))
+    ap = AveragePrecision(4, score="linear")(scores, labels, torch.arange(4))
+    assert ap.item() == pytest.approx(0.75), "precision 1/4"
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 0], [1, 1, 1], [1, 1, 0], [1, 0, 0]])
+@pytest.mark.parametrize("options", [{}, {"method": "cvar"}, {"min_tpr": 0.5}, {"min_tpr": 0.5, "method": "cvar"}])
+def test_batches_of_one_class_and_of_one_positive(labels, options):
+    scores = nn.Parameter(torch.tensor([0.3, -0.2, 0.1]))
+    loss = PartialAUC(3, **options)
+    value = loss(scores, torch.tensor(labels), torch.arange(3))
+    value.backward()
+    assert value.isfinite()
+    assert scores.grad.isfinite().all()
+    assert (scores.grad.abs().sum() > 0) == (len(set(labels)) == 2)
+    assert (~loss.z.isnan()).any() == (len(set(labels)) == 2)
+
+
+def test_averages_converge_to_the_exact_inner_value_of_a_frozen_model():
+    """Running means (weight 1/k in round k) of batches with 4 of 24 negatives."""
+    raw, labels = problem()
+    exact = pairwise(raw.sigmoid(), labels).div(0.5).exp().mean(1)
+    loss = PartialAUC(30, temperature=0.5).double()
+    positive, negative = (labels == 1).nonzero().flatten(), (labels == 0).nonzero().flatten()
+    generator = torch.Generator().manual_seed(0)
+    for k in range(1, 3001):
+        loss.inner_beta = 1 - 1 / k
+        rows = torch.cat([positive, negative[torch.randperm(24, generator=generator)[:4]]])
+        loss(raw[rows].requires_grad_(), labels[rows], rows)
+    torch.testing.assert_close(loss.z[positive, 0].exp(), exact, rtol=0.02, atol=0.0)
+
+
+def test_quantiles_follow_a_frozen_model():
+    """CVaR's s_i is the (1 - a) quantile of the losses on full batches, whatever it was before."""
+    raw, labels = problem()
+    losses = pairwise(raw.sigmoid(), labels)
+    loss = PartialAUC(30, 0.25, method="cvar").double()
+    loss((raw + 1).sigmoid().requires_grad_(), labels, torch.arange(30))
+    for _ in range(200):
+        loss(raw.clone().requires_grad_(), labels, torch.arange(30))
+    found = loss.z[labels == 1, 0]
+    torch.testing.assert_close(found, losses.sort(1, descending=True).values[:, 6])
+    assert ((losses > found[:, None] + 1e-9).double().mean(1) <= 0.25).all()
+
+
+# ---- NDCG ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_perfect_order_has_no_ndcg_loss_and_the_reverse_a_large_one():
+    relevance, query = torch.tensor([3.0, 0.0, 0.0, 0.0, 2.0, 0.0]), torch.tensor([7, 7, 7, 9, 9, 9])
+    loss = NDCG(relevance, query, score="linear").eval()
+    best = torch.tensor([9.0, -9.0, 0.0, -9.0, 9.0, 0.0])
+    assert loss(best, relevance, torch.arange(6)).item() == pytest.approx(0.0, abs=1e-6)
+    assert loss(-best, relevance, torch.arange(6)) > 0.5
+
+
+def test_queries_without_relevant_items_do_not_count():
+    relevance, query = torch.tensor([1.0, 0.0, 0.0, 0.0]), torch.tensor([0, 0, 1, 1])
+    loss = NDCG(relevance, query, score="linear").eval()
+    assert loss(torch.tensor([5.0, 0.0, 0.0, 5.0]), relevance, torch.arange(4)) == 0
+    scores = torch.zeros(2, requires_grad=True)
+    value = loss(scores, relevance[2:], torch.tensor([2, 3]))
+    value.backward()
+    assert value == 0
+    assert (scores.grad == 0).all()
+
+
+def test_a_gate_over_all_ranks_changes_little():
+    relevance = torch.tensor([3.0, 2.0, 1.0, 0.0, 0.0])
+    raw = torch.tensor([0.5, 1.0, -1.0, 0.0, -0.5])
+    plain = NDCG(relevance).eval()(raw, relevance, torch.arange(5))
+    gated = NDCG(relevance, top_k=5).eval()(raw, relevance, torch.arange(5))
+    torch.testing.assert_close(plain, gated, rtol=1e-4, atol=1e-4)
+    top = NDCG(relevance, top_k=1, gate_temperature=1e-4).eval()(raw, relevance, torch.arange(5))
+    h = raw.sigmoid()
+    rank = (1 + h - h[1]).clamp_min(0).square().sum()
+    assert top.item() == pytest.approx((1 - 3 / torch.log2(1 + rank) / 7).item(), rel=1e-4)
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: AveragePrecision(prior=1.0), r"prior=1\.0.*must lie in \(0, 1\).*share of positives"),
+        (lambda: MeanAveragePrecision(4, 3, prior=[0.1, 0.2]), r"prior=\[0\.1, 0\.2\].*must lie in \(0, 1\)"),
+        (lambda: AveragePrecision(margin=0), r"margin=0.*must be a finite number > 0"),
+        (lambda: AveragePrecision(0), r"size=0.*must be a whole number >= 1.*len\(train\)"),
+        (lambda: AveragePrecision(4, score="tanh"), r"score='tanh'.*must be one of"),
+        (lambda: PartialAUC(4, 0.0), r"max_fpr=0\.0.*must lie in \(0, 1\]"),
+        (lambda: PartialAUC(4, min_tpr=1.0), r"min_tpr=1\.0.*must lie in \(0, 1\)"),
+        (lambda: PartialAUC(4, method="l2"), r"method='l2'.*must be 'kl' or 'cvar'"),
+        (lambda: PartialAUC(4, temperature=0.0), r"temperature=0\.0.*must be a finite number > 0"),
+        (lambda: PartialAUC(4, prior=2.0), r"prior=2\.0.*must lie in \(0, 1\)"),
+        (lambda: NDCG([-1.0, 0.0]), r"relevance=\(2,\).*must be numbers >= 0"),
+        (lambda: NDCG([1.0, 0.0], [1]), r"query=1.*must have 2 entries"),
+        (lambda: NDCG([1.0, 0.0], top_k=0), r"top_k=0.*must be a whole number >= 1"),
+        (
+            lambda: AveragePrecision(3)(torch.zeros(3), torch.zeros(2), torch.arange(3)),
+            r"scores of shape \(3,\) and labels of shape \(2,\): both must be \(n,\).*pass one label per score",
+        ),
+        (
+            lambda: PartialAUC(3)(torch.zeros(3, 2), torch.zeros(3), torch.arange(3)),
+            r"pass one score per example, e\.g\. logits\[:, 1\] - logits\[:, 0\]",
+        ),
+        (
+            lambda: AveragePrecision(3)(torch.zeros(3), torch.tensor([0, 1, 2]), torch.arange(3)),
+            r"labels=\[0, 1, 2\].*must be \{0, 1\}",
+        ),
+    ],
+)
+def test_invalid_arguments(make, text):
+    with pytest.raises(ValueError, match=text):
+        make()
+
+
+def test_a_loss_without_averages_cannot_train():
+    loss = AveragePrecision()
+    with pytest.raises(RuntimeError, match=r"AveragePrecision has no averages; construct it with size=len\(train\)"):
+        loss(torch.zeros(3, requires_grad=True), torch.tensor([1, 0, 0]), torch.arange(3))
+    with pytest.raises(TypeError, match=r"labels of type list: must be a tensor"):
+        loss(torch.zeros(3), [1, 0, 0])
