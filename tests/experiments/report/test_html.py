@@ -161,9 +161,7 @@ def test_the_effect_of_extending_the_grid_is_shown(results):
     before = [finding.tuning.best_before(method.name) for method in finding.spec.methods]
     after = [finding.tuning.best(method.name) for method in finding.spec.methods]
     assert before != after
-    head = (
-        "| method | validation loss, first grid | lr, first grid | validation loss, extended grid | lr, extended grid |\n"
-    )
+    head = "| method | validation loss, first grid | lr, first grid | validation loss, extended grid | lr, extended grid |\n"
     rows = markdown.render(results).partition(head)[2].splitlines()[1:4]
     numbers = [
         [number_text(t.mean, 4), f"{t.values['lr']:.3g}", number_text(u.mean, 4), f"{u.values['lr']:.3g}"]
@@ -172,9 +170,7 @@ def test_the_effect_of_extending_the_grid_is_shown(results):
     assert [line.strip("| ").split(" | ")[1:] for line in rows] == numbers
     assert all("".join(f"<td>{cell}</td>" for cell in row) in html.render(results) for row in numbers)
     assert "The grid was extended to lr 0.0333 for all methods: the best lr of " in markdown.render(results)
-    same = replace(
-        results, findings=(with_study(finding, tuning=replace(finding.tuning, extensions=[])),)
-    )
+    same = replace(results, findings=(with_study(finding, tuning=replace(finding.tuning, extensions=[])),))
     assert "extended grid" not in markdown.render(same) + html.render(same)
 
 
