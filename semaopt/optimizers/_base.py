@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from semaopt import projections, scalings
 from semaopt._serialization import plain
-from semaopt._validation import require, validate_beta, validate_bounds, validate_flag, validate_rate
+from semaopt._validation import invalid, require, validate_beta, validate_bounds, validate_flag, validate_rate
 from semaopt.hypergradient import inverses
 from semaopt.kernels import StepRule, dispatch
 from semaopt.kernels.rounding import first_key, validate_state_dtype
@@ -240,6 +240,10 @@ class SemaOptimizer(Optimizer):
         tensors = [p[1] if isinstance(p, tuple) else p for p in group["params"]]
         if not all(isinstance(p, Tensor) for p in tensors):
             return  # torch refuses them
+        members = max((getattr(p, "ensemble_members", 1) for p in tensors), default=1)
+        if members > 1 and isinstance(group.get("scaling"), scalings.AdamPlus):
+            rule = f"its u is the norm over the group, whose tensors hold {members} members of an ensemble"
+            raise ValueError(invalid("scaling", "adam+", rule, "Use Ensemble(models) without group_sizes."))
         if "scaling" in group:
             validate_state_dtype(group["state_dtype"], tensors)
             dispatch.validate(rule_of(group), tensors, tensors, [{}] * len(tensors))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import semaopt
 from semaopt.diagnostics import Monitor
-from semaopt.diagnostics.advice import Measurements, advise, describe_noise
+from semaopt.diagnostics.advice import Measurements, advise
 
 NOTHING = {"median": None, "L": None, "sigma2": None, "gradient": None, "tracking": None}
 
