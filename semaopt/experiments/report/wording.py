@@ -248,7 +248,7 @@ def protocol(finding: Finding) -> str:
     counts += [f"label noise {spec.data.noise:g}"] if spec.data.noise else []
     options = [f"{name} {setting}" for name, setting in spec.model.options.items()]
     return (
-        f"Data {spec.data.name}{_brackets(counts)}, model {spec.model.name}{_brackets(options)}, loss {spec.loss}, "
+        f"Data {spec.data.name}{_brackets(counts)}, model {spec.model.name}{_brackets(options)}, loss {finding.objective.title}, "
         f"batch size {spec.batch}, {plural(spec.epochs, 'epoch')}, {runs_per_method(finding)}, {spec.scale} scale."
     )
 
