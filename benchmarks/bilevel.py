@@ -1,15 +1,15 @@
-"""Bilevel hyper-cleaning side by side with betty, TorchOpt and plain torch, in one run on one thread.
+"""Compare bilevel label cleaning with betty, TorchOpt and plain torch, in one process on one thread.
 
     python benchmarks/bilevel.py [--only speed error accuracy] [--quick] [--out bilevel.json]
 
-speed      CPU time of an upper step, each with one lower step (TorchOpt's CG with ten)
-error      the hypergradient on all data against the exact implicit gradient, after 200 steps of training
-accuracy   validation and test accuracy after 1,000 steps, and at the CPU time that the fastest needs for them; 5 seeds
+speed      CPU time of an upper step, with one lower step each (ten for TorchOpt's CG)
+error      error of the hypergradient on all data, against the exact implicit gradient, after 200 steps of training
+accuracy   validation and test accuracy after 1,000 steps, and after the CPU time of the fastest method; 5 seeds
 
 The problem is :class:`semaopt.problems.cleaning.HyperCleaning`: 1,000 digits with 40% wrong labels, 400 clean ones,
-softmax regression with L2 1e-3, batches of 64. Times are CPU times of the process: medians over interleaved repeats;
-ratios are medians of the ratios within a repeat. "plain" is what one writes without a library: torch.autograd.grad and
-a loop. Peers are optional, and what is absent is left out with the reason:
+softmax regression with L2 1e-3, batches of 64. Times are CPU times of the process: medians over interleaved repeats.
+Ratios are medians of the ratios within a repeat. "plain" means torch.autograd.grad and a loop, without a library.
+Peers are optional; missing ones are skipped with the reason:
 ``pip install --no-deps --ignore-requires-python betty-ml``, ``pip install --no-deps torchopt`` (with optree, graphviz).
 """
 
@@ -35,11 +35,11 @@ from semaopt.problems.cleaning import HyperCleaning
 
 
 def speed(quick: bool) -> dict:
-    """CPU milliseconds of an upper step, and the ratio to the plain SMB of the same repeat."""
+    """Measure CPU milliseconds per upper step, and the ratio to the plain SMB in the same repeat."""
     repeats, steps = (3, 20) if quick else (25, 40)
     steppers = {c.name: c.start(HyperCleaning()) for c in contestants()}
     times: dict[str, list[float]] = {name: [] for name in steppers}
-    for step in steppers.values():  # first calls set things up
+    for step in steppers.values():  # warm-up
         for _ in range(5):
             step()
     for _ in range(repeats):
@@ -60,7 +60,7 @@ def speed(quick: bool) -> dict:
 
 
 def settled() -> HyperCleaning:
-    """The problem after 200 steps, with closures on all data."""
+    """Return the problem after 200 steps of training."""
     problem = HyperCleaning()
     step = ours(inverse=TrackedSystem(), lr=0.1, scaling="adam")(problem)
     for _ in range(200):
@@ -69,7 +69,7 @@ def settled() -> HyperCleaning:
 
 
 def error(quick: bool) -> dict:
-    """Relative error and cosine of each way to apply the inverse Hessian, all on the same full-data closures."""
+    """Measure relative error and cosine of each inverse, all on the same full-data closures."""
     problem = settled()
     (a, b), (a_valid, b_valid) = problem.data["train"], problem.data["valid"]
     x, ys = problem.weights, list(problem.model.parameters())
@@ -123,7 +123,7 @@ def error(quick: bool) -> dict:
 
 
 def accuracy(quick: bool) -> dict:
-    """Accuracies at equal steps and at equal CPU time, medians over seeds."""
+    """Measure accuracies at equal steps and at equal CPU time, as medians over seeds."""
     seeds, steps, every = (1, 100, 20) if quick else (5, 1000, 20)
     curves: dict[str, list[list[tuple[float, float]]]] = {}
     tests: dict[str, list[float]] = {}
@@ -168,20 +168,20 @@ def table(title: str, rows: dict) -> str:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--quick", action="store_true", help="few repeats, steps and seeds: does it run?")
+    parser.add_argument("--quick", action="store_true", help="a smoke test: few repeats, steps and seeds")
     parser.add_argument("--out", type=Path, help="write the numbers as JSON to this path")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    logging.disable(logging.INFO)  # betty describes every problem
-    warnings.filterwarnings("ignore", category=FutureWarning)  # TorchOpt calls functorch by its old name
+    logging.disable(logging.INFO)  # betty logs a description of every problem
+    warnings.filterwarnings("ignore", category=FutureWarning)  # TorchOpt uses the old name of functorch
     for name, reason in WHY_NOT.items():
-        print(f"{name} is left out: {reason}")
+        print(f"skipped {name}: {reason}")
     found = {part: PARTS[part](options.quick) for part in options.only}
     for part, rows in found.items():
         print(table(part, rows))
     if options.out:
         machine = {"torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine()}
-        options.out.write_text(json.dumps({"machine": machine, "left_out": WHY_NOT, **found}, indent=2))
+        options.out.write_text(json.dumps({"machine": machine, "skipped": WHY_NOT, **found}, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Who steps in benchmarks/bilevel.py: semaopt, plain torch, and betty and TorchOpt where they are installed."""
+"""The methods of benchmarks/bilevel.py: semaopt, plain torch, and betty and TorchOpt if they are installed."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ DECAY, LOWER_LR = 1e-3, 0.5
 
 @dataclass(frozen=True)
 class Contestant:
-    """``start(problem)`` gives a function that takes one upper step."""
+    """A method; ``start(problem)`` returns a function that takes one upper step."""
 
     name: str
     start: Callable[[HyperCleaning], Callable[[], object]]
 
 
 def penalized(problem: HyperCleaning) -> Tensor:
-    """The lower loss with its L2 term written out, as everyone but semaopt needs it."""
+    """Return the lower loss with its L2 term written out, as all libraries but semaopt need it."""
     return problem.inner() + DECAY / 2 * sum(y.square().sum() for y in problem.model.parameters())
 
 
@@ -94,7 +94,7 @@ def plain_soba(problem: HyperCleaning, lr: float = 0.1, beta: float = 0.9) -> Ca
 
 
 class Loader:
-    """Endless batches for betty, which asks for an iterable."""
+    """Endless batches for betty, which expects an iterable."""
 
     def __init__(self, batches: Iterator) -> None:
         self.batches = batches
@@ -142,7 +142,7 @@ def betty(**config) -> Callable:
 def torch_opt(solver: Callable, lower_steps: int = 1) -> Callable:
     def start(problem):
         class Lower(torchopt.nn.ImplicitMetaGradientModule, linear_solve=solver):
-            def __init__(self, x):  # tensors among the arguments are its upper parameters
+            def __init__(self, x):  # tensor arguments become the upper parameters
                 super().__init__()
                 self.x, self.model = x, nn.Linear(64, 10)
                 self.model.load_state_dict(problem.model.state_dict())
@@ -164,7 +164,7 @@ def torch_opt(solver: Callable, lower_steps: int = 1) -> Callable:
                 return self
 
         net = Lower(problem.weights)
-        problem.model = net.model  # what accuracy() looks at
+        problem.model = net.model  # read by accuracy()
         optimizer = torch.optim.Adam([problem.weights], lr=0.1)
 
         def step():

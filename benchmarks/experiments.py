@@ -1,17 +1,17 @@
-"""How fast experiments are, beside the plain ways; ratios of medians of turns in one process.
+"""Time the experiment engine against straightforward alternatives, as ratios within one process.
 
     python benchmarks/experiments.py [mpnn sweep overhead ...] [--threads 1] [--turns 11] [--root DIR]
 
-mpnn: an epoch of training on BBBP, batch 32 (forward, backward, Adam), against a kernel for each edge made in each step
-(PyTorch Geometric's NNConv; the Keras example does so too), against such kernels made once a batch, and against sums
-per atom and feature. The plain ways pad a batch to its largest molecule. A turn is some batches, the same for all.
+mpnn: an epoch of training on BBBP, batch 32 (forward, backward, Adam). The alternatives are a kernel per edge built in
+each step (as in PyTorch Geometric's NNConv and the Keras example), such kernels built once per batch, and sums per atom
+and feature. The alternatives pad a batch to its largest molecule. All process the same batches in each round.
 
-sweep: five seeds of one setting: in single-threaded processes side by side as ``semaopt run`` does them (started
-before the clock), as one vectorised model where the model allows it, and one after another with two threads, for the
-MPNN on a part of BBBP (where it is in the root) and for an MLP on digits. Runs an hour.
+sweep: five seeds of one setting, in runs per hour. Compares single-threaded processes in parallel, as ``semaopt run``
+does it, one vectorized model if the model allows it, and one run after another with two threads. Uses an MLP on digits
+and, if BBBP is available, the MPNN on a part of it.
 
-overhead: what the engine adds to a run that is trained by a bare loop over the same steps and measurements: the key,
-the store, checkpoints every 10 s.
+overhead: the cost of the engine (key, store, checkpoints every 10 s) over a bare loop with the same steps and
+measurements.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from semaopt.experiments.data.batches import MoleculeBatch
 from semaopt.experiments.models import mpnn
 from semaopt.experiments.models.messages import Step
 from semaopt.experiments.spec.schema import load
-from semaopt.experiments.sweep.engines.local import Here, Workers
+from semaopt.experiments.sweep.engines.local import InProcess, Workers
 from semaopt.experiments.sweep.run import make, units
-from semaopt.experiments.sweep.runner import Place, Runner
+from semaopt.experiments.sweep.runner import Runner, Workspace
 from semaopt.experiments.sweep.store import Store
 from semaopt.experiments.training.loop import task, train
 from semaopt.experiments.training.run import Machine, Run, Unit
-from semaopt.experiments.training.single import Member
+from semaopt.experiments.training.single import SingleRun
 
 BATCH, BATCHES = 32, 2
 
@@ -81,13 +81,15 @@ def mpnn_epoch(options: argparse.Namespace) -> None:
         rows = list(torch.randperm(len(part))[: BATCH * BATCHES].split(BATCH))
         for name in contestants:
             seconds = turn(name, rows)
-            if k > 0:  # the first warms
+            if k > 0:  # the first round is a warm-up
                 times[name].append(seconds)
     batches = len(part) / BATCH
-    print(f"mpnn, BBBP, {len(part)} molecules, batch {BATCH}, {torch.get_num_threads()} threads, {options.turns} turns")
+    print(
+        f"mpnn, BBBP, {len(part)} molecules, batch {BATCH}, {torch.get_num_threads()} threads, {options.turns} rounds"
+    )
     for name, seconds in times.items():
         ratio = statistics.median(a / b for a, b in zip(seconds, times["semaopt"], strict=True))
-        print(f"  {name:22} {statistics.median(seconds) * batches:6.2f} s an epoch   {ratio:5.2f} x semaopt's time")
+        print(f"  {name:22} {statistics.median(seconds) * batches:6.2f} s/epoch   {ratio:5.2f} x semaopt's time")
 
 
 def seeds_of(name: str, count: int, **changes: object) -> list[Run]:
@@ -110,31 +112,31 @@ def one_after_another(work: list[Unit], threads: int) -> float:
 
 def sweep(options: argparse.Namespace) -> None:
     cases = {"mlp on digits": ("figure1-digits", {"epochs": 30})}
-    if data_there("bbbp"):
+    if is_available("bbbp"):
         cases["mpnn on 400 molecules of BBBP"] = ("figure1-bbbp", {"epochs": 3, "subset": 400})
     with Workers(2) as pool:
         for title, (name, changes) in cases.items():
             runs = seeds_of(name, 5, **changes)
             alone = units(runs, 1)
-            list(pool.do(train, [*units(runs[:1], 1)] * 2, lambda _: None))  # starts the processes
-            times: dict[str, list[float]] = {"one after another, 2 threads": [], "side by side, 2 processes": []}
+            list(pool.run(train, [*units(runs[:1], 1)] * 2, lambda _: None))  # start the processes
+            times: dict[str, list[float]] = {"sequential, 2 threads": [], "parallel, 2 processes": []}
             if "mlp" in title:
-                times["as one vectorised model"] = []
+                times["one vectorized model"] = []
             for _ in range(max(3, options.turns // 4)):
-                times["one after another, 2 threads"].append(one_after_another(alone, 2))
+                times["sequential, 2 threads"].append(one_after_another(alone, 2))
                 started = time.perf_counter()
-                list(pool.do(train, alone, lambda _: None))
-                times["side by side, 2 processes"].append(time.perf_counter() - started)
+                list(pool.run(train, alone, lambda _: None))
+                times["parallel, 2 processes"].append(time.perf_counter() - started)
                 if "mlp" in title:
-                    times["as one vectorised model"].append(one_after_another(units(runs, 5), 1))
-            plain = times["one after another, 2 threads"]
-            print(f"sweep, {title}, 5 seeds, {len(plain)} turns")
+                    times["one vectorized model"].append(one_after_another(units(runs, 5), 1))
+            plain = times["sequential, 2 threads"]
+            print(f"sweep, {title}, 5 seeds, {len(plain)} rounds")
             for way, seconds in times.items():
                 ratio = statistics.median(a / b for a, b in zip(plain, seconds, strict=True))
-                print(f"  {way:30} {5 * 3600 / statistics.median(seconds):7.0f} runs an hour   {ratio:5.2f} x")
+                print(f"  {way:30} {5 * 3600 / statistics.median(seconds):7.0f} runs/hour   {ratio:5.2f} x")
 
 
-def data_there(name: str) -> bool:
+def is_available(name: str) -> bool:
     try:
         data.load(name)
     except data.DataError:
@@ -153,19 +155,19 @@ def overhead(options: argparse.Namespace) -> None:
 
     def bare() -> float:
         started = time.perf_counter()
-        member = Member(run, task(run.data))
+        trainee = SingleRun(run, task(run.data))
         for _ in range(run.until):
-            member.draw()
-            for k in range(member.steps):
-                member.step(k)
-            member.end_epoch()
-            member.measure()
+            trainee.draw()
+            for k in range(trainee.steps):
+                trainee.step(k)
+            trainee.end_epoch()
+            trainee.measure()
         return time.perf_counter() - started
 
     def engine(out: Path) -> float:
         started = time.perf_counter()
         with Store(out / "runs.sqlite") as store:
-            runner = Runner(store, Here(), Quiet(), Place(out, Machine()))
+            runner = Runner(store, InProcess(), Quiet(), Workspace(out, Machine()))
             runner.results(runner.units([run]))
         return time.perf_counter() - started
 
@@ -177,7 +179,7 @@ def overhead(options: argparse.Namespace) -> None:
     ratio = statistics.median(a / b for a, b in pairs)
     print(f"overhead, mlp on digits, {run.until} epochs, {options.turns} pairs")
     seconds = statistics.median(b for _, b in pairs)
-    print(f"  a run by the engine takes {ratio:.3f} x the time of a bare loop ({seconds:.2f} s)")
+    print(f"  the engine takes {ratio:.3f} x the time of a bare loop ({seconds:.2f} s)")
 
 
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
@@ -189,14 +191,14 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all by default")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}; default: all")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--turns", type=int, default=11)
-    parser.add_argument("--root", type=Path, help="where the data are; else SEMAOPT_DATA, else your cache")
+    parser.add_argument("--root", type=Path, help="data folder; default: SEMAOPT_DATA, else your cache")
     options = parser.parse_args()
     for name in options.names:
         if name not in BENCHMARKS:
-            parser.error(f"{name!r} is unknown; there is: {', '.join(BENCHMARKS)}")
+            parser.error(f"{name!r} is unknown; available: {', '.join(BENCHMARKS)}")
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     for name in options.names or BENCHMARKS:

@@ -1,12 +1,12 @@
-"""Feeds damaged and hostile input to all that reads any, and counts what was not answered by a clear error.
+"""Feed damaged and hostile inputs to every reader, and count those that are not refused with a clear error.
 
-    python benchmarks/fuzz.py --inputs 100000 --seed 0          # shared out over all targets
+    python benchmarks/fuzz.py --inputs 100000 --seed 0          # distributed over all targets
     python benchmarks/fuzz.py --only "cifar pickles" --inputs 5000
-    python benchmarks/fuzz.py --only stores --number 17         # one input again, with its traceback
+    python benchmarks/fuzz.py --only stores --number 17         # repeat one input, with its traceback
 
-Mutations are of bytes, lines and structure, seeded: the same numbers give the same inputs. Ends with status 1 if there
-was a finding: an exception that is not the library's own, a function called by a file, damage that was not noticed, a
-file left behind, or more than 30 seconds for one input.
+Mutations change bytes, lines and structure. They are seeded: the same numbers give the same inputs. The exit status is
+1 after a finding: an exception that is not the library's, a function called by a file, undetected damage, a file left
+behind, or more than 30 seconds for one input.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="one target")
-    parser.add_argument("--number", type=int, help="only this input of the target")
+    parser.add_argument("--number", type=int, help="run only this input of the target")
     given = parser.parse_args()
-    warnings.simplefilter("error")  # a warning is not a clear error either
+    warnings.simplefilter("error")  # a warning counts as a finding
     os.environ["COLUMNS"] = "80"
     everything = [*TARGETS, COMMANDS]
     chosen = [target for target in everything if given.only in (None, target.name)]
     if not chosen:
-        parser.error(f"--only {given.only}: no such target; there are {', '.join(one.name for one in everything)}")
+        parser.error(f"--only {given.only}: unknown target; available: {', '.join(one.name for one in everything)}")
     if given.number is not None:
         one = chosen[0]
         with tempfile.TemporaryDirectory() as folder:

@@ -1,10 +1,10 @@
-"""Peak memory and time of training with the step after backward and inside it.
+"""Compare peak memory and time of stepping after the backward pass and inside it.
 
     python benchmarks/in_backward.py [--layers 12] [--width 2048] [--steps 5] [--state-dtype bfloat16]
 
-Each way runs in a process of its own and reports the most memory it ever held, less what it held with the model built.
-glibc's malloc is told to give freed blocks back at once (MALLOC_MMAP_THRESHOLD_): else it keeps some, between none and
-one per layer from run to run, and the peak would show its habits rather than what training needs.
+Each variant runs in its own process and reports its peak memory minus the memory after building the model. glibc's
+malloc is set to return freed blocks at once (MALLOC_MMAP_THRESHOLD_). Otherwise it keeps a varying number of them,
+which would dominate the peak.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def main() -> None:
         results[way] = json.loads(done.stdout)
         held, size = results[way]["held"], results[way]["parameters"]
         print(
-            f"step {way:6} backward: {held / MIB:7.0f} MiB beside the model's {size / MIB:.0f} MiB "
-            f"({held / size:.2f} times), {results[way]['seconds']:.3f} s a step"
+            f"step {way:6} backward: {held / MIB:7.0f} MiB on top of the model's {size / MIB:.0f} MiB "
+            f"({held / size:.2f} times), {results[way]['seconds']:.3f} s/step"
         )
     print("equal to the bit" if results["after"]["sum"] == results["inside"]["sum"] else "DIFFERENT results")
 

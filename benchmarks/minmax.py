@@ -1,16 +1,16 @@
-"""AUC maximization side by side with LibAUC's PESG and with cross-entropy, in one run on one thread.
+"""Compare AUC maximization with LibAUC's PESG and with cross-entropy, in one process on one thread.
 
     python benchmarks/minmax.py [--only speed loss auc] [--sets breast_cancer ...] [--quick] [--out minmax.json]
 
-speed   step and whole-iteration time, MLP d-64-64-1, batch 32
+speed   time of a step and of a whole iteration, MLP d-64-64-1, batch 32
 loss    forward time of the losses at batch 1,024
-auc     test AUC after equal epochs over 5 seeds; hyper-parameters chosen on a validation split, by everyone from a grid
-        of 9 that grows beyond the edge its best value lies on, to at most 18
+auc     test AUC after equal epochs over 5 seeds; each method is tuned on a validation split, from a grid of 9 points
+        that is extended, up to 18 points, while its best value lies on an edge
 
-Times are the thread's CPU time, which a busy machine does not stretch: medians over interleaved repeats; ratios are
+Times are CPU times of the thread, which other programs hardly affect: medians over interleaved repeats. Ratios are
 medians of the ratios within a repeat. LibAUC is optional:
 ``pip install --no-deps libauc`` (and numpy, scikit-learn, tqdm) into the environment of this benchmark. The LIBSVM sets
-a9a and ijcnn1 are read from $SEMAOPT_DATA/libsvm. What is absent is left out, and why is printed.
+a9a and ijcnn1 are read from $SEMAOPT_DATA/libsvm. Whatever is missing is skipped with the reason.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ except ImportError as error:
 
 @dataclass(frozen=True)
 class Contestant:
-    """How one method is set up for a model and a prior: (loss of scores and labels, optimizer)."""
+    """A method; ``make(model, prior, **options)`` returns its loss (of scores and labels) and optimizer."""
 
     name: str
     make: Callable[..., tuple[Callable[[Tensor, Tensor], Tensor], torch.optim.Optimizer]]
@@ -66,9 +66,11 @@ def primal_dual(kind: type) -> Callable:
 
 def pesg(mode: str) -> Callable:
     def make(model, prior, lr=0.1, epoch_decay=2e-3):
-        auc = AUCMLoss(margin=1.0)  # version v1, the prior counted in each batch, as is its default
+        auc = AUCMLoss(margin=1.0)  # version v1; the prior is counted in each batch by default
         optimizer = PESG(model.parameters(), loss_fn=auc, lr=lr, mode=mode, epoch_decay=epoch_decay, verbose=False)
-        return lambda scores, labels: auc(torch.sigmoid(scores), labels), optimizer  # a sigmoid as in its tutorials
+        return lambda scores, labels: auc(
+            torch.sigmoid(scores), labels
+        ), optimizer  # the sigmoid is part of its tutorials
 
     return make
 
@@ -81,7 +83,7 @@ def cross_entropy(kind: type) -> Callable:
 
 
 def contestants() -> list[Contestant]:
-    """Nine configurations each to begin with, the middle of every grid a usual value."""
+    """Return all methods, each with a grid of nine points around its usual values."""
     duals, decays = (0.01, 0.1, 1.0), (0.0, 1e-4, 1e-3)
     found = [
         Contestant("PDAda", primal_dual(semaopt.PDAda), {"lr": (1e-3, 3e-3, 1e-2), "dual_lr": duals}),
@@ -109,14 +111,14 @@ def mlp(inputs: int, seed: int) -> nn.Module:
 
 
 def interleaved(jobs: dict[str, Callable[[], object]], repeats: int, calls: int) -> dict[str, list[float]]:
-    """Microseconds per call, one number for each repeat; every repeat runs all jobs, one after the other."""
+    """Return microseconds per call for each repeat; every repeat runs all jobs one after another."""
     times: dict[str, list[float]] = {name: [] for name in jobs}
     for repeat in range(repeats + 1):
         for name, job in jobs.items():
             start = time.thread_time()
             for _ in range(calls):
                 job()
-            if repeat > 0:  # the first warms up
+            if repeat > 0:  # the first repeat is a warm-up
                 times[name].append((time.thread_time() - start) / calls * 1e6)
     return times
 
@@ -166,14 +168,16 @@ def libsvm(name: str):
     root = os.environ.get("SEMAOPT_DATA")
     files = [] if root is None else [Path(root, "libsvm", name), Path(root, "libsvm", f"{name}.t")]
     if root is None or not all(file.exists() for file in files):
-        raise FileNotFoundError(f"{name} and {name}.t belong into the folder libsvm of $SEMAOPT_DATA ({root})")
+        raise FileNotFoundError(
+            f"{name} and {name}.t not found; put them into the folder libsvm of $SEMAOPT_DATA ({root})"
+        )
     width = {"a9a": 123, "ijcnn1": 22}[name]
     (a, b), (at, bt) = (load_svmlight_file(str(file), n_features=width) for file in files)
     return a.toarray(), (b > 0).astype(int), at.toarray(), (bt > 0).astype(int)
 
 
 def splits(name: str, seed: int) -> list[Tensor]:
-    """Training, validation and test features and labels; the official test files where there are some."""
+    """Return training, validation and test features, then labels; uses the official test files if there are any."""
     if name in ("a9a", "ijcnn1"):
         a, b, at, bt = libsvm(name)
     else:
@@ -187,7 +191,7 @@ def splits(name: str, seed: int) -> list[Tensor]:
 
 
 def train(contestant: Contestant, options: dict, data: list[Tensor], seed: int, epochs: int) -> tuple[float, float]:
-    """AUC on the validation and on the test part."""
+    """Train and return the AUC on the validation and the test part."""
     a, av, at, b, bv, bt = data
     model = mlp(a.shape[1], seed)
     loss, optimizer = contestant.make(model, b.mean().item(), **options)
@@ -206,33 +210,33 @@ BUDGET = 18
 
 
 def edges(grid: dict[str, list[float]], best: dict[str, float]) -> dict[str, float]:
-    """For every best value on the edge of its grid, the value beyond it; there is none beyond 0."""
-    beyond = {}
+    """Return, for every best value on the edge of its grid, the next value outside; 0 has none."""
+    outside = {}
     for key, values in grid.items():
         if best[key] == values[-1]:
-            beyond[key] = values[-1] ** 2 / values[-2]
+            outside[key] = values[-1] ** 2 / values[-2]
         elif best[key] == values[0] > 0:
-            beyond[key] = values[0] ** 2 / values[1]
-    return beyond
+            outside[key] = values[0] ** 2 / values[1]
+    return outside
 
 
 def tune(contestant: Contestant, data: list[Tensor], seed: int, epochs: int) -> tuple[dict[str, float], int, list[str]]:
-    """The configuration of the best validation AUC, how many were tried, and what is still on an edge."""
+    """Return the best configuration by validation AUC, the number of trials, and the axes still on an edge."""
     grid, tried = {key: list(values) for key, values in contestant.grid.items()}, {}
     while True:
         for values in itertools.product(*grid.values()):
             if values not in tried:
                 tried[values] = train(contestant, dict(zip(grid, values, strict=True)), data, seed, epochs)[0]
         best = dict(zip(grid, max(tried, key=tried.get), strict=True))
-        beyond = edges(grid, best)
-        wider = {key: sorted({*values, beyond.get(key, values[0])}) for key, values in grid.items()}
-        if not beyond or math.prod(map(len, wider.values())) > BUDGET:
-            return best, len(tried), list(beyond)
+        outside = edges(grid, best)
+        wider = {key: sorted({*values, outside.get(key, values[0])}) for key, values in grid.items()}
+        if not outside or math.prod(map(len, wider.values())) > BUDGET:
+            return best, len(tried), list(outside)
         grid = wider
 
 
 def quality(name: str, epochs: int, seeds: int) -> dict:
-    """Tuned on the split and start of seed 100, then run on fresh seeds."""
+    """Tune on the split and initialization of seed 100, then run fresh seeds."""
     tuning, fresh = splits(name, 100), [splits(name, seed) for seed in range(seeds)]
     results = {}
     for contestant in contestants():
@@ -240,7 +244,7 @@ def quality(name: str, epochs: int, seeds: int) -> dict:
         aucs = [train(contestant, best, data, seed, epochs)[1] for seed, data in enumerate(fresh)]
         results[contestant.name] = {"test": aucs, "chosen": best, "tried": tried, "on the edge": edge}
         chosen = ", ".join(f"{key}={value:.2g}" for key, value in best.items())
-        note = f" ({tried} tried{', edge: ' + ', '.join(edge) if edge else ''})"
+        note = f" ({tried} trials{', edge: ' + ', '.join(edge) if edge else ''})"
         mean, deviation = statistics.mean(aucs), statistics.stdev(aucs)
         print(f"  {contestant.name:18s}{mean:8.4f} +- {deviation:.4f}   {chosen}{note}", flush=True)
     return results
@@ -253,7 +257,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=["speed", "loss", "auc"], default=["speed", "loss", "auc"])
     parser.add_argument("--sets", nargs="+", choices=list(EPOCHS), default=list(EPOCHS))
-    parser.add_argument("--quick", action="store_true", help="fewer repeats, two seeds, the two small sets")
+    parser.add_argument(
+        "--quick", action="store_true", help="a smoke test: fewer repeats, two seeds, the two small sets"
+    )
     parser.add_argument("--out", type=Path, help="write all numbers as JSON")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -261,7 +267,7 @@ def main() -> None:
     repeats, seeds = (5, 2) if options.quick else (40, 5)
     record: dict = {"torch": torch.__version__, "machine": platform.processor() or platform.machine(), "threads": 1}
     if WHY_NO_PESG:
-        print(f"without PESG: {WHY_NO_PESG}")
+        print(f"skipped PESG: {WHY_NO_PESG}")
     references = [] if WHY_NO_PESG else ["PESG sgd", "PESG adam"]
     if "speed" in options.only:
         record["speed"] = speed(repeats)
@@ -277,7 +283,7 @@ def main() -> None:
             try:
                 record["auc"][name] = quality(name, EPOCHS[name], seeds)
             except FileNotFoundError as error:
-                print(f"  left out: {error}")
+                print(f"  skipped: {error}")
     if options.out:
         options.out.write_text(json.dumps(record, indent=1))
 

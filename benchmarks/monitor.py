@@ -1,7 +1,7 @@
-"""What semaopt.diagnostics.Monitor costs: python benchmarks/monitor.py
+"""Measure the overhead of semaopt.diagnostics.Monitor: python benchmarks/monitor.py
 
-Blocks of steps with and without the monitor in turns, one thread, CPU time; a ratio is the median over the pairs.
-"iteration" is forward, backward and step; "step" is the optimizer's step alone, the worst case.
+Blocks of steps with and without the monitor alternate, on one thread, in CPU time. Ratios are medians over the pairs.
+"iteration" is forward, backward and step. "step" is the optimizer's step alone, the worst case.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def block(advance: Callable[[], None], steps: int) -> float:
 
 
 def measure(width: int, depth: int, whole: bool, every: int, pairs: int) -> tuple[float, float]:
-    """(median ratio of monitored to plain, median seconds of a plain step), block by block of two equal runs."""
+    """Return (median ratio of monitored to plain, median seconds of a plain step)."""
     (watched, with_monitor), (_, plain) = (advancer(width, depth, whole) for _ in range(2))
     with semaopt.diagnostics.Monitor(watched, every=every):
         block(with_monitor, every)

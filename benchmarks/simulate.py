@@ -1,8 +1,8 @@
-"""What the simulator of many seeds costs: python benchmarks/simulate.py
+"""Time the simulator of many seeds: python benchmarks/simulate.py
 
-256 runs of 100,000 steps of a 10-dimensional problem (25.6 million steps of ASA) as one tensor, with the exact gradient
-and the tracking error measured at every step. The goal is 60 s for one scaling on two cores. For the comparison
-the same steps are taken one run at a time by the optimizer itself, and the time of a few is scaled up.
+256 runs of 100,000 steps of a 10-dimensional problem (25.6 million steps of ASA) run as one tensor. The exact gradient
+and the tracking error are measured at every step. The goal is 60 s for one scaling on two cores. For comparison, the
+optimizer itself takes a few steps of one run, and their time is extrapolated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from semaopt import problems
 
 
 def together(scaling: str, seeds: int, steps: int) -> tuple[float, float]:
-    """Seconds on the clock and of the processor."""
+    """Return wall seconds and CPU seconds."""
     bed, oracle = problems.Bounded(d=10), problems.Additive(1.0)
     start, used = time.perf_counter(), time.process_time()
     run = problems.simulate.minimize(bed, oracle, scaling, (0.01, 0.1), T=steps - 1, seeds=seeds)
@@ -27,7 +27,7 @@ def together(scaling: str, seeds: int, steps: int) -> tuple[float, float]:
 
 
 def one_by_one(scaling: str, steps: int) -> float:
-    """Processor seconds of one step of one run."""
+    """Return CPU seconds of one step of one run."""
     bed = problems.Bounded(d=10)
     x = torch.nn.Parameter(bed.start()[0])
     optimizer = semaopt.ASA([x], lr=0.01, beta=0.9, scaling=scaling)
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--scalings", nargs="+", default=["shb", "adam"])
     given = parser.parse_args()
-    torch.set_num_threads(1)  # the tensors are small: a second thread costs more than it brings
+    torch.set_num_threads(1)  # the tensors are small; a second thread costs more than it gains
     print(f"{given.seeds} seeds x {given.steps} steps, d = 10")
     print(f"{'scaling':10} {'together':>10} {'processor':>11} {'one by one':>12}")
     for scaling in given.scalings:

@@ -1,10 +1,10 @@
-"""Do averages in bf16 reach the loss of float32 averages? Digits, and CIFAR-10 where it is at hand.
+"""Compare the loss of bf16 averages with that of float32 averages, on digits and, if available, CIFAR-10.
 
     python benchmarks/state_dtype.py [--sets digits cifar10] [--seeds 5] [--out state_dtype.json]
 
-The same network from the same seeds sees the same batches, with v and u in float32 and in bf16 (stochastic rounding).
-A third arm runs float32 from other seeds: the spread between seeds is the yardstick. Of CIFAR-10 (`semaopt data list`
-says where it is read from) 10,000 images are taken.
+The same network with the same seeds and batches is trained with v and u in float32 and in bf16 (stochastic rounding).
+A third arm trains in float32 with other seeds, as a yardstick for the spread between seeds. CIFAR-10 is reduced to
+10,000 images; `semaopt data list` shows where it is read from.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def network(name: str) -> nn.Module:
 def train(
     name: str, examples: tuple[Tensor, ...], seed: int, state_dtype: torch.dtype | None, epochs: int
 ) -> list[float]:
-    """Training loss and test accuracy at the end."""
+    """Train and return the final training loss and test accuracy."""
     torch.manual_seed(seed)
     model = network(name)
     optimizer = semaopt.ASA(model.parameters(), lr=1e-3, beta=0.9, state_dtype=state_dtype, rounding_seed=seed)
@@ -100,7 +100,7 @@ def compare(name: str, seeds: int) -> dict[str, object]:
     for other in ("bf16", "float32, other seeds"):
         gaps = [math.log(b[0] / a[0]) for a, b in zip(arms["float32"], arms[other], strict=True)]
         error = statistics.stdev(gaps) / math.sqrt(len(gaps))
-        print(f"  log loss, {other} less float32: {statistics.mean(gaps):+.4f} +- {error:.4f} (standard error)")
+        print(f"  log loss, {other} minus float32: {statistics.mean(gaps):+.4f} +- {error:.4f} (standard error)")
         report[f"log loss gap, {other}"] = [statistics.mean(gaps), error]
     return report
 
@@ -116,7 +116,7 @@ def main() -> None:
         try:
             results[name] = compare(name, given.seeds)
         except data.DataError as error:
-            print(f"without {name}: {error}")
+            print(f"skipped {name}: {error}")
     if given.out is not None:
         given.out.write_text(json.dumps(results, indent=1))
 

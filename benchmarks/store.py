@@ -1,11 +1,11 @@
-"""How opening a store, planning a resume and writing the report grow with the number of runs in it.
+"""Measure how opening a store, planning a resume and writing the report scale with the number of runs.
 
     python benchmarks/store.py                       # 100, 1,000 and 10,000 runs
     python benchmarks/store.py --runs 100 1000 --repeats 5
 
-The runs are those of a grid of the three variants of Adam on the digits, with made-up curves: nothing is trained. Every
-command then finds all runs done. Times are medians; the last column says how the time grows from the row above, as a
-power of the number of runs. Ends with status 1 if resuming or the report grows faster than the power 1.3.
+The runs form a grid of three variants of Adam on digits, with synthetic curves: nothing is trained, and every command
+finds all runs finished. Times are medians. The last column is the exponent of the growth since the previous size. The
+exit status is 1 if resuming or the report grows faster than the power 1.3.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from semaopt.experiments import api
+from semaopt.experiments import api, report
 from semaopt.experiments.spec import schema
 from semaopt.experiments.sweep import study
-from semaopt.experiments.sweep.engines.local import Here
-from semaopt.experiments.sweep.runner import Place, Runner
-from semaopt.experiments.sweep.store import Store
+from semaopt.experiments.sweep.engines.local import InProcess
+from semaopt.experiments.sweep.runner import Runner, Workspace
+from semaopt.experiments.sweep.store import STORE_FILE, Store
 from semaopt.experiments.training.run import Machine, Result, Run
 
 METHODS = 3
 SEEDS = 5
-MOST = 1.3  # power
+LARGEST_POWER = 1.3
 
 
 def a_spec(runs: int) -> schema.Spec:
-    """About so many runs: a grid of three axes times the tuning seeds, and the final runs."""
+    """Return a spec with about ``runs`` runs: a grid of three axes times the tuning seeds, and the final runs."""
     points = max((runs - METHODS * SEEDS) // (METHODS * SEEDS), 1)
     axis = [2.0**-k for k in range(max(round(points ** (1 / 3)), 2))]
     options = {"beta": 0.9, "every": 1, "factor": 0.5}
@@ -67,18 +67,18 @@ def a_spec(runs: int) -> schema.Spec:
     return schema.build(raw)
 
 
-def made_up(run: Run) -> Result:
-    """Curves that fall, a little differently from run to run."""
+def synthetic(run: Run) -> Result:
+    """Return falling curves that differ slightly between runs."""
     offset = 1e-3 * run.seed + 1e-2 * math.log(run.values["lr"])
     length = run.until if run.purpose == "final" else 1
     return Result({name: [offset + 2.0 / (k + 1) for k in range(length)] for name in run.metrics}, 1.0)
 
 
-class MadeUp(Here):
-    """Does no run: an engine that answers at once."""
+class Synthetic(InProcess):
+    """An engine that returns synthetic results at once."""
 
-    def do(self, work: Any, jobs: Any, tick: Any) -> Any:
-        return iter([(unit, [made_up(run) for run in unit.runs]) for unit in jobs])
+    def run(self, work: Any, jobs: Any, on_progress: Any) -> Any:
+        return iter([(unit, [synthetic(run) for run in unit.runs]) for unit in jobs])
 
 
 def timed(do: Callable[[], Any], repeats: int) -> tuple[float, Any]:
@@ -91,29 +91,29 @@ def timed(do: Callable[[], Any], repeats: int) -> tuple[float, Any]:
 
 
 def measure(runs: int, folder: Path, repeats: int) -> tuple[int, dict[str, float]]:
-    """Seconds of each thing, with so many runs in the store."""
-    chosen, place = a_spec(runs), Place(folder, Machine())
+    """Return the number of stored runs and the seconds of each operation."""
+    chosen, place = a_spec(runs), Workspace(folder, Machine())
 
     def conduct(engine: Any) -> Any:
         return study.conduct([chosen], place, engine, api.Silent(), command="semaopt run many")
 
     def opened() -> int:
-        with Store(folder / study.STORE) as store:
+        with Store(folder / STORE_FILE) as store:
             return len(store)
 
     def planned() -> int:
-        with Store(folder / study.STORE) as store:
-            one = study.Study(chosen, Runner(store, MadeUp(), api.Silent(), place))
+        with Store(folder / STORE_FILE) as store:
+            one = study.Study(chosen, Runner(store, Synthetic(), api.Silent(), place))
             one.announce()
             return one.runner.reused
 
-    filling, _ = timed(lambda: conduct(MadeUp()), 1)
+    filling, _ = timed(lambda: conduct(Synthetic()), 1)
     opening, count = timed(opened, repeats)
     planning, _ = timed(planned, repeats)
-    resuming, results = timed(lambda: conduct(MadeUp()), repeats)
-    assert (results.session.computed, results.session.reused) == (0, count), "something was done twice"
-    writing, _ = timed(lambda: study.write(results, folder), repeats)
-    size = (folder / study.STORE).stat().st_size / 2**20
+    resuming, results = timed(lambda: conduct(Synthetic()), repeats)
+    assert (results.session.computed, results.session.reused) == (0, count), "a finished run was repeated"
+    writing, _ = timed(lambda: report.write(results, folder), repeats)
+    size = (folder / STORE_FILE).stat().st_size / 2**20
     return count, {
         "fill": filling, "open": opening, "plan": planning, "resume": resuming, "report": writing, "MB": size
     }  # fmt: skip
@@ -133,7 +133,7 @@ def main() -> int:
             power = ""
             if before is not None:
                 power = f"{math.log(value / before[1][name]) / math.log(count / before[0]):6.2f}"
-                grew |= name in ("resume", "report") and float(power) > MOST
+                grew |= name in ("resume", "report") and float(power) > LARGEST_POWER
             unit = "" if name == "MB" else " s"
             print(f"{count:7} runs  {name:7} {value:9.4f}{unit:2} {power}", flush=True)
         before = count, found

@@ -1,7 +1,7 @@
-r"""The docstrings as Markdown: a griffe extension that mkdocstrings loads.
+r"""Convert docstrings to Markdown: a griffe extension that mkdocstrings loads.
 
-Docstrings are written for people who read the source: mathematics and references as reStructuredText, doctests, and
-arguments that share a description on one line. This turns them into the Markdown that the site is made of.
+Docstrings are written for readers of the source: mathematics and references in reStructuredText, doctests, and
+arguments that share a description on one line. This extension converts them to the Markdown of the site.
 """
 
 import re
@@ -15,7 +15,7 @@ Resolve = Callable[[str], str | None]
 
 
 class ToMarkdown(griffe.Extension):
-    """Rewrites every docstring of the package once it is loaded, when names can be resolved."""
+    """Rewrite every docstring after the package is loaded, when names can be resolved."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:
@@ -23,14 +23,14 @@ class ToMarkdown(griffe.Extension):
 
 
 def to_markdown(text: str, resolve: Resolve) -> str:
-    """One docstring, block by block."""
+    """Convert one docstring, block by block."""
     lines = list(tables(text.splitlines()))
     lines = list(shared_descriptions(math_blocks(doctests(lines))))
     return roles("\n".join(lines), resolve)
 
 
 def path_of(obj: griffe.Object, name: str) -> str | None:
-    """The full name of what a docstring of ``obj`` refers to, None for what is not ours."""
+    """Return the full name of a reference in a docstring of ``obj``, or None if it is not part of this package."""
     if "." in name and name.split(".", maxsplit=1)[0] in ("semaopt", "torch"):
         return name if name.startswith("semaopt.") else None
     first, *rest = name.split(".")
@@ -41,7 +41,7 @@ def path_of(obj: griffe.Object, name: str) -> str | None:
 
 
 def roles(text: str, resolve: Resolve) -> str:
-    """``:math:`` as ``$``, all other roles as links; what the site does not document stays code."""
+    """Convert ``:math:`` to ``$`` and other roles to links, or to code if the site does not document the name."""
 
     def link(match: re.Match[str]) -> str:
         kind, name = match[1], match[2].strip()
@@ -60,7 +60,7 @@ def indent_of(line: str) -> int:
 
 
 def doctests(lines: list[str]) -> Iterator[str]:
-    """Fences around every doctest, which goes on to the next empty line."""
+    """Put fences around every doctest, which ends at the next empty line."""
     inside = ""
     for line in lines:
         if not inside and line.lstrip().startswith(">>> "):
@@ -75,7 +75,7 @@ def doctests(lines: list[str]) -> Iterator[str]:
 
 
 def math_blocks(source: Iterator[str]) -> Iterator[str]:
-    """``.. math::`` as a ``$$`` block; one with several lines is aligned at its ``&``."""
+    """Convert ``.. math::`` to a ``$$`` block, with several lines aligned at ``&``."""
     lines = list(source)
     i = 0
     while i < len(lines):
@@ -93,7 +93,7 @@ def math_blocks(source: Iterator[str]) -> Iterator[str]:
 
 
 def shared_descriptions(source: Iterator[str]) -> Iterator[str]:
-    """``a, b: text`` below ``Args:`` as two entries with the same text."""
+    """Split ``a, b: text`` below ``Args:`` into two entries with the same text."""
     lines, depth, i = list(source), None, 0
     while i < len(lines):
         line, i = lines[i], i + 1
@@ -101,6 +101,8 @@ def shared_descriptions(source: Iterator[str]) -> Iterator[str]:
             depth = indent_of(line) + 4
         elif line.strip() and depth is not None and indent_of(line) < depth:
             depth = None
+        while indent_of(line) == depth and re.fullmatch(r"\s*(?:\w+, )*\w+,", line) and i < len(lines):
+            line, i = f"{line} {lines[i].strip()}", i + 1  # the names go on in the next line
         match = re.match(r"\s*(\w+(?:, \w+)+):(.*)", line)
         if match is None or indent_of(line) != depth:
             yield line
@@ -112,7 +114,7 @@ def shared_descriptions(source: Iterator[str]) -> Iterator[str]:
 
 
 def tables(lines: list[str]) -> Iterator[str]:
-    """Simple tables (rules of ``=`` above, below the head, and at the end) as Markdown's."""
+    """Convert simple tables (rules of ``=`` above, below the header and at the end) to Markdown tables."""
     rules = 0
     columns: list[slice] = []
     for line in lines:

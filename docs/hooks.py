@@ -1,7 +1,7 @@
-r"""What MkDocs does beside rendering Markdown: the pages of the API, and mathematics as MathML.
+r"""MkDocs hooks: generate the API pages, convert formulas to MathML, and inline the figures.
 
-Nothing of the site is loaded from elsewhere: formulas are converted when the site is built, and browsers draw MathML
-without help.
+The site loads nothing from other servers. Formulas are converted when the site is built, and browsers display MathML
+natively.
 """
 
 import ast
@@ -18,15 +18,13 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 PACKAGE = Path(__file__).parent.parent / "semaopt"
-#: Pages that come with the runs and the checks they report; the navigation shows them where they are there.
-REPORTS = ("results/index.md", "theory.md", "reliability.md")
 
 
-# The API reference: one page for the package and one for each of the modules that it exports.
+# The API reference: one page for the package and one for each module that it exports.
 
 
 def exports(source: Path) -> list[str]:
-    """The public names of a module: what it defines, and what it imports as ``X as X``."""
+    """Return the public names of a module: its definitions and its imports of the form ``X as X``."""
     names = []
     for node in ast.parse(source.read_text()).body:
         if isinstance(node, ast.ImportFrom):
@@ -40,18 +38,18 @@ def exports(source: Path) -> list[str]:
 
 
 def source_of(package: Path, module: str) -> Path | None:
-    """The file of a module of a package, None if the name is no module."""
+    """Return the file of a module in a package, or None if there is no such module."""
     places = (package / module / "__init__.py", package / f"{module}.py")
     return next((place for place in places if place.exists()), None)
 
 
 def modules(source: Path, dotted: str) -> list[str]:
-    """The modules that a package passes on: ``from package import module as module``."""
+    """Return the modules that a package re-exports by ``from package import module as module``."""
     nodes = [node for node in ast.parse(source.read_text()).body if isinstance(node, ast.ImportFrom)]
     return sorted(alias.name for node in nodes if node.module == dotted for alias in node.names if alias.asname)
 
 
-#: What is shown by itself, not as a member of its module.
+#: Options of objects that are rendered by themselves, not as members of a module.
 ROOT_OPTIONS = """\
       show_root_heading: true
       show_root_full_path: false
@@ -59,8 +57,12 @@ ROOT_OPTIONS = """\
 """
 
 
+#: The order in which the page of the package starts.
+FIRST = ("ASA", "from_torch", "PDAda", "PDSM", "SMB", "SBMA", "SCMA", "Iterates")
+
+
 def api_pages(source: Path = PACKAGE / "__init__.py", dotted: str = "semaopt") -> dict[str, str]:
-    """The path of each page of the reference, with its text: a module, and below it those that it passes on."""
+    """Map the path of each page to its text: one for this module and one for each module that it re-exports."""
     below = modules(source, dotted)
     names = [name for name in exports(source) if name not in below]
     hidden = [name for name in names if source.name == "__init__.py" and source_of(source.parent, name)]
@@ -68,26 +70,36 @@ def api_pages(source: Path = PACKAGE / "__init__.py", dotted: str = "semaopt") -
     for name in below:
         found = source_of(source.parent, name)
         if found is None:
-            raise PluginError(f"{source}: {dotted}.{name} is no module of the package")
+            raise PluginError(f"{source}: {dotted}.{name} is not a module of the package")
         pages |= api_pages(found, f"{dotted}.{name}")
     return pages
 
 
 def api_page(module: str, names: list[str], hidden: Sequence[str] = ()) -> str:
-    """Of a module and its public names. ``hidden`` are those that are also the names of the files they come from."""
-    members = "".join(f"\n        - {name}" for name in names if name not in hidden)
-    text = f"# `{module}` {{#{module}}}\n\n::: {module}\n    options:\n      members:{members}\n"
+    """Return the page of a module. ``hidden`` names are hidden by the files of the same name that define them."""
+    apart = [name for name in FIRST if name in names and name not in hidden] if module == "semaopt" else []
+    members = [name for name in names if name not in hidden and name not in apart]
+    text = f"# `{module}` {{#{module}}}\n\n"
+    if apart:  # the module's docstring, then the most important classes, then all others
+        text += f"::: {module}\n    options:\n      members: []\n"
+        text += "".join(f"\n::: {module}.{name}\n    options:\n{ROOT_OPTIONS}" for name in apart)
+        text += "".join(f"\n::: {module}.{name}\n    options:\n{ROOT_OPTIONS}" for name in members)
+    else:
+        shown = "".join(f"\n        - {name}" for name in members)
+        text += f"::: {module}\n    options:\n      members:{shown}\n"
     for name in hidden:
         text += f"\n[](){{#{module}.{name}}}\n\n::: {module}.{name}.{name}\n    options:\n{ROOT_OPTIONS}"
     return text
 
 
-#: Need the extra ``experiments``, so ``semaopt`` does not pass them on.
+#: Packages that need the extra ``experiments``, so ``semaopt`` does not re-export them.
 EXTRA = ("checks", "experiments/data", "experiments/models")
-#: Where what is used of the other modules of the experiments is defined, and under which names it is found.
+#: Documented names of the experiments, each with the place of its definition if that differs.
 EXPERIMENTS = {
     "semaopt.experiments.run": "semaopt.experiments.api.run",
     "semaopt.experiments.tune": "semaopt.experiments.api.tune",
+    "semaopt.experiments.reproduce": "semaopt.experiments.api.reproduce",
+    "semaopt.experiments.api.report": "",
     "semaopt.experiments.results.table.Table": "",
     "semaopt.experiments.spec.schema.load": "",
     "semaopt.experiments.spec.schema.shipped": "",
@@ -95,16 +107,16 @@ EXPERIMENTS = {
     "semaopt.experiments.spec.schema.Method": "",
     "semaopt.experiments.spec.schema.Tuning": "",
     "semaopt.experiments.spec.schema.Claim": "",
-    "semaopt.experiments.spec.schema.Data": "",
+    "semaopt.experiments.data.settings.Data": "",
     "semaopt.experiments.results.model.Results": "",
     "semaopt.experiments.results.model.Finding": "",
     "semaopt.experiments.results.statistics.Comparison": "",
-    "semaopt.experiments.results.load.results": "",
+    "semaopt.experiments.sweep.load.results": "",
 }
 
 
 def all_pages() -> dict[str, str]:
-    """Of the package, and of what needs an extra."""
+    """Return all API pages, including the packages that need an extra."""
     text = (
         "# `semaopt.experiments` {#semaopt.experiments}\n\n::: semaopt.experiments\n    options:\n      members: []\n"
     )
@@ -117,13 +129,13 @@ def all_pages() -> dict[str, str]:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """The pages of the reference are put where the navigation says ``api/``."""
+    """Insert the API pages where the navigation says ``api/``."""
     nav: list[Any] = []
     for entry in config.nav or []:
         [(title, value)] = entry.items()
         if value == "api/":
             nav.append({title: [{page.removeprefix("api/").removesuffix(".md"): page} for page in all_pages()]})
-        elif value not in REPORTS or Path(config.docs_dir, value).exists():
+        else:
             nav.append(entry)
     config.nav = nav
     return config
@@ -141,13 +153,13 @@ FORMULA = re.compile(r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<tex>.*?)
 
 
 def mathml(tex: str, display: str) -> str:
-    """A formula, or an error that shows what the converter could not read."""
+    """Convert a formula, or raise an error that shows what cannot be converted."""
     tex = re.sub(r"\\arg\s*\\(min|max)(?![a-z])", r"\\operatorname{arg\1}", tex)
     result = convert(tex, display=display)
     for bad in (r"<mi>(\\[^<]*)</mi>", "<mi>(&|&amp;)</mi>", r"<mtext>(\\[^<]*)</mtext>"):
         if found := re.search(bad, result):
             raise PluginError(f"no MathML for {found[1]!r} in the formula {tex!r}")
-    # The bars of a norm: as high as the line and close to it, not a stretched "such that".
+    # Bars of a norm: not stretched, and without the spacing of "such that".
     return result.replace("<mo>&#x0007C;</mo>", '<mo stretchy="false" lspace="0" rspace="0">&#x0007C;</mo>')
 
 
@@ -160,7 +172,9 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
             raise PluginError(f"{page.file.src_uri}: {error}") from None
 
     if "<code>```" in html:
-        raise PluginError(f"{page.file.src_uri}: shows ``` as text: a docstring's doctest is indented; move it left")
+        raise PluginError(
+            f"{page.file.src_uri}: shows ``` as text because a doctest is indented; move it to the left margin"
+        )
     entries = list(page.toc.items)
     for entry in entries:
         entry.title = re.sub(r"\\\((?P<tex>.*?)\\\)", replace, entry.title)
@@ -169,15 +183,15 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
     return FORMULA.sub(replace, html)
 
 
-# Figures of the experiments. As files they have the colours of the reader's system; in a page those of the page, which
-# its switch may change, so their elements are taken in.
+# Figures of the experiments. As files they follow the colours of the reader's system. Inlined, they follow the light or
+# dark switch of the page.
 
 IMAGE = re.compile(r'<img alt="(?P<alt>[^"]*)" src="(?P<src>[^"/:]+\.svg)"\s*/?>')
 THEME = re.compile(r'<style class="semaopt-theme">svg \{(.*?)\} @media [^{]*\{ svg \{(.*?)\} \}</style>', re.DOTALL)
 
 
 def figure(match: re.Match[str], page: Path) -> str:
-    """The element of an SVG file that has a style of ours; any other image stays what it is."""
+    """Return the inlined SVG if the file has our theme, or the image unchanged."""
     file = page.parent / match["src"]
     svg = file.read_text() if file.is_file() else ""
     found = THEME.search(svg)

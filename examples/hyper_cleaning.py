@@ -1,9 +1,9 @@
-"""Find wrong labels: bilevel hyper-cleaning of handwritten digits.
+"""Find wrong labels among handwritten digits by bilevel training, in about 5 seconds.
 
     python examples/hyper_cleaning.py --figure cleaning.png
 
-Of 1,000 training labels 400 are wrong. x gives each example a weight, y is a softmax regression on the weighted
-examples, and x descends the loss of y on 400 clean examples. A run of 1,000 steps takes about a second.
+400 of 1,000 training labels are wrong. The upper variables are one weight per example. The lower problem is a softmax
+regression on the weighted examples. The weights minimize its loss on 400 clean examples.
 Needs scikit-learn and matplotlib (pip install 'semaopt[experiments]').
 """
 
@@ -15,7 +15,7 @@ import semaopt
 from semaopt.hypergradient import Neumann, TrackedSystem
 from semaopt.problems.cleaning import HyperCleaning
 
-#: The inverse to start with, one warm-started step a step, and the paper's; each with the step sizes that suit it.
+#: The recommended inverse and the paper's, each with step sizes that suit it.
 SETTINGS = {
     "tracked": {"inverse": TrackedSystem(), "lr": 0.1, "lower_lr": 1.0, "scaling": "adam"},
     "neumann": {"inverse": Neumann(terms=10, bound=2.0), "lr": 100.0, "lower_lr": 0.5, "scaling": "shb"},
@@ -23,7 +23,7 @@ SETTINGS = {
 
 
 def clean(problem, steps, settings, report):
-    """Run SMB; the validation accuracy every 20 steps."""
+    """Run SMB and return the validation accuracy every 20 steps."""
     optimizer = semaopt.SMB(
         upper=[problem.weights],
         lower=problem.model.parameters(),
@@ -53,6 +53,9 @@ def reference(problem, steps, examples):
     return problem.accuracy()
 
 
+BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"  # distinguishable for colour-blind readers
+
+
 def draw(path, problem, curve, lines):
     import matplotlib
 
@@ -60,18 +63,21 @@ def draw(path, problem, curve, lines):
     from matplotlib import pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
-    left.plot(*zip(*curve, strict=True), color="tab:blue", label="SMB")
-    for (name, value), color in zip(lines.items(), ("tab:red", "tab:green"), strict=True):
-        left.axhline(value, color=color, linestyle="--", label=name)
-    left.set(xlabel="step", ylabel="validation accuracy", title="Cleaning while training")
-    left.legend()
+    left.plot(*zip(*curve, strict=True), color=BLUE, linewidth=2)
+    left.annotate("SMB: learned weights", (curve[-1][0], curve[-1][1] + 0.015), ha="right", color=BLUE)
+    for (name, value), color in zip(lines.items(), (ORANGE, GREEN), strict=True):
+        left.axhline(value, color=color, linestyle="--")
+        left.annotate(name, (curve[-1][0], value - 0.04), ha="right", color=color)
+    left.set(xlabel="step", ylabel="validation accuracy", title="Train with 40% wrong labels", ylim=(0.4, 1.03))
     weights = problem.weights.detach().sigmoid()
     bins = torch.linspace(0, 1, 41).tolist()
-    right.hist(weights[~problem.wrong].tolist(), bins, alpha=0.7, color="tab:blue", label="right label")
-    right.hist(weights[problem.wrong].tolist(), bins, alpha=0.7, color="tab:orange", label="wrong label")
-    right.set(xlabel="learned weight of a training example", ylabel="examples", title="What the weights say")
-    right.legend()
-    figure.savefig(path, dpi=150)
+    right.hist(weights[~problem.wrong].tolist(), bins, color=BLUE, label="right label")
+    right.hist(weights[problem.wrong].tolist(), bins, color=ORANGE, alpha=0.8, hatch="//", label="wrong label")
+    right.set(xlabel="learned weight of a training example", ylabel="examples", title="Which labels are wrong?")
+    right.legend(loc="upper center")
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150, metadata={"Date": None} if str(path).endswith(".svg") else None)
 
 
 def main(arguments=None):
@@ -79,27 +85,29 @@ def main(arguments=None):
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--inverse", choices=SETTINGS, default="tracked")
-    parser.add_argument("--figure", help="write a picture to this path")
+    parser.add_argument("--figure", help="write a figure to this path")
     options = parser.parse_args(arguments)
 
     def report(t, loss, accuracy):
         print(f"step {t:5d}   upper loss {loss:.4f}   validation accuracy {accuracy:.4f}", flush=True)
 
+    torch.set_num_threads(1)  # the model is small
+
     def fresh():
         return HyperCleaning(seed=options.seed)
 
     lines = {
-        "all examples": reference(problem := fresh(), options.steps, torch.ones_like(problem.wrong)),
+        "all labels, equal weights": reference(problem := fresh(), options.steps, torch.ones_like(problem.wrong)),
         "right labels only": reference(problem := fresh(), options.steps, ~problem.wrong),
     }
     problem = fresh()
     curve = clean(problem, options.steps, SETTINGS[options.inverse], report)
     found = problem.weights.detach() < 0
-    right = (found == problem.wrong).float().mean().item()
+    correct = (found == problem.wrong).float().mean().item()
     for name, value in lines.items():
-        print(f"{name:18s}   validation accuracy {value:.4f}")
-    print(f"{'SMB':18s}   validation accuracy {curve[-1][1]:.4f}   test accuracy {problem.accuracy('test'):.4f}")
-    print(f"a weight below 1/2 says 'wrong label' rightly for {right:.1%} of the examples")
+        print(f"{name:26s}   validation accuracy {value:.4f}")
+    print(f"{'SMB':26s}   validation accuracy {curve[-1][1]:.4f}   test accuracy {problem.accuracy('test'):.4f}")
+    print(f"a weight below 1/2 means 'wrong label': correct for {correct:.1%} of the examples")
     if options.figure:
         draw(options.figure, problem, curve, lines)
         print(f"wrote {options.figure}")

@@ -1,8 +1,8 @@
-"""Train with Lightning's Trainer.
+"""Train handwritten digits with Lightning's Trainer, in about 10 seconds.
 
     python examples/lightning_digits.py
 
-Handwritten digits. Optimizer and schedule are given like any other, and Lightning's checkpoints have both.
+Lightning accepts the optimizer and the schedule as they are, and its checkpoints contain both.
 Needs lightning and scikit-learn (pip install lightning 'semaopt[experiments]').
 """
 
@@ -25,6 +25,9 @@ class Digits(lightning.LightningModule):
         a, b = batch
         return cross_entropy(self.network(a), b)
 
+    def on_train_epoch_end(self):
+        print(f"epoch {self.current_epoch + 1} of {self.trainer.max_epochs}", flush=True)
+
     def test_step(self, batch):
         a, b = batch
         self.log("accuracy", (self.network(a).argmax(1) == b).float().mean())
@@ -36,6 +39,7 @@ class Digits(lightning.LightningModule):
 
 
 def main():
+    torch.set_num_threads(1)  # the model is small
     lightning.seed_everything(0, verbose=False)
     digits = load_digits()
     data = TensorDataset(torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target))
@@ -47,7 +51,7 @@ def main():
         devices=1,
         logger=False,
         enable_checkpointing=False,
-        enable_progress_bar=False,
+        enable_progress_bar=False,  # True shows Lightning's own bar
         enable_model_summary=False,
     )
     trainer.fit(module, DataLoader(train, batch_size=32, shuffle=True))

@@ -1,4 +1,4 @@
-"""``semaopt`` on the command line, also as ``python -m semaopt``. Its commands need the extra ``[experiments]``."""
+"""The entry point of ``semaopt`` and ``python -m semaopt``. All commands need the extra ``[experiments]``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import sys
 
 from semaopt._version import __version__
 
-#: The modules of the extra. A missing module that is none of these is a bug, and keeps its traceback.
+#: Modules of the extra. A missing module that is not among them is a bug and keeps its traceback.
 EXTRA = frozenset(
     {
         "filelock",
+        "jinja2",
+        "markupsafe",
         "matplotlib",
         "numpy",
         "optuna",
@@ -22,7 +24,7 @@ EXTRA = frozenset(
         "typer",
     }
 )
-NEEDED = "this command needs the extra [experiments]: pip install 'semaopt[experiments]'"
+REMEDY = "Install it with: pip install 'semaopt[experiments]'"
 
 
 def main() -> int:
@@ -31,22 +33,24 @@ def main() -> int:
         from semaopt.experiments.cli.commands import app
 
         app(standalone_mode=True)
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] not in EXTRA:
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in EXTRA:
             raise
-        return _without_extra(sys.argv[1:])
+        return _without_extra(sys.argv[1:], error.name or "")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     return 0
 
 
-def _without_extra(args: list[str]) -> int:
+def _without_extra(args: list[str], missing: str) -> int:
+    """Answer what needs no extra; refuse everything else with the command that installs it."""
     if args == ["--version"]:
         print(f"semaopt {__version__}")
     elif args in ([], ["--help"]):
-        print(f"semaopt {__version__}\nIts commands need the extra [experiments]: pip install 'semaopt[experiments]'")
+        print(f"semaopt {__version__}\nThe command line needs the extra [experiments]. {REMEDY}")
     else:
-        print(NEEDED, file=sys.stderr)
+        text = f"semaopt {args[0]} needs the extra [experiments]: the module {missing!r} is missing. {REMEDY}"
+        print(text, file=sys.stderr)
         return 2
     return 0
 

@@ -1,4 +1,4 @@
-"""Hyper-parameters that are objects, as plain values in a checkpoint that loads with ``weights_only=True``."""
+"""Hyper-parameters that are objects, stored as plain values so that checkpoints load with ``weights_only=True``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def describe(value: Any, known: Mapping[str, type[Any]]) -> dict[str, Any]:
-    """The name and fields of a dataclass in ``known``; of anything else the name alone."""
+    """Return the name and the fields of a dataclass in ``known``, or only the name of any other object."""
     name = next((name for name, kind in known.items() if type(value) is kind), None)
     if name is not None:
         return {"name": name, **plain(asdict(value))}
@@ -18,7 +18,7 @@ def describe(value: Any, known: Mapping[str, type[Any]]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """The same with Python's numbers for those of NumPy, which ``weights_only=True`` does not load."""
+    """Replace NumPy's numbers, which ``weights_only=True`` does not load, by Python's, also inside containers."""
     if type(value) is dict:
         return {key: plain(item) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -29,14 +29,14 @@ def plain(value: Any) -> Any:
 
 
 def restore(what: str, description: Mapping[str, Any], live: Any, known: Mapping[str, type[Any]]) -> Any:
-    """The object that :func:`describe` described; one of the user's own must be ``live`` already."""
+    """Return the object for the result of :func:`describe`; an object of the user must already be ``live``."""
     name, values = description["name"], {k: v for k, v in description.items() if k != "name"}
     if name in known:
         return known[name](**values)
     here = None if live is None else describe(live, known)["name"]
     if name != here:
         raise ValueError(
-            f"{what}={here!r}: the checkpoint was written with the {what} {name!r}, which a checkpoint cannot "
-            f"carry; construct the optimizer with that {what}, then load"
+            f"{what}={here!r} does not match the checkpoint, which was written with {what}={name!r}. A checkpoint "
+            f"stores only its name: construct the optimizer with that {what}, then load."
         )
     return live

@@ -1,4 +1,4 @@
-"""How many threads torch takes."""
+"""Control the number of threads that torch uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread within the block: on small tensors a second one costs more than it brings."""
+    """Use one thread inside the block: on small tensors a second thread costs more than it saves."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,7 +1,7 @@
-r"""What an algorithm returns: the last iterate, the average, or x_tau with tau uniform on 0..T.
+r"""The output of an algorithm: the last iterate, an average, or :math:`x_\tau` with tau uniform on 0..T.
 
-The theorems bound the gradient at :math:`x_\tau` (``alg:adam``, line 7). People use the last iterate or the average.
-:class:`Iterates` keeps all three in O(1) memory while an optimizer runs, without knowing T.
+The theorems bound the gradient at :math:`x_\tau` (``alg:adam``, line 7). In practice people use the last iterate or an
+average. :class:`Iterates` keeps all three in O(1) memory while an optimizer runs, without knowing T.
 """
 
 from __future__ import annotations
@@ -16,21 +16,38 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from semaopt._validation import require
-from semaopt.estimator import estimate, real, state_dtype, track_
+from semaopt._averages import moving_average
+from semaopt._validation import is_real, require, to_float, validate_integer
+from semaopt.estimator import real, state_dtype, track_
+
+AVERAGES = ("uniform", "polynomial")
 
 
 class Iterates:
-    r"""Follows an optimizer by hooks and keeps :math:`x_\tau`, the estimate that belongs to it, and the average.
+    r"""Keep :math:`x_\tau`, the gradient estimate that belongs to it, and an average of the iterates, by step hooks.
 
-    After steps t = 0..T, ``sampled()`` is :math:`x_\tau` with tau uniform on 0..T: reservoir sampling replaces the
-    kept iterate by :math:`x_t` with probability 1/(t+1), and draws in advance when it does so next. ``average()`` is
-    the mean of :math:`x_0, \dots, x_T`. Parameters that join by ``add_param_group`` count as having stood still before.
+    After steps t = 0..T, ``sampled()`` is :math:`x_\tau` with tau uniform on 0..T. Reservoir sampling replaces the kept
+    iterate by :math:`x_t` with probability 1/(t+1), and draws in advance when it does so next.
+
+    ``average()`` is the mean of :math:`x_0, \dots, x_T`, or with ``average="polynomial"``
+
+    .. math:: \bar x \leftarrow \bar x + \frac{p+1}{t+p+1}(x_t - \bar x), \qquad p = \text{power},
+
+    which gives late iterates more weight and needs no horizon (Shamir and Zhang, 2013). Parameters added by
+    ``add_param_group`` count as constant before. Skipped steps do not count.
+
+    Evaluate with the average inside ``with iterates.use("average"):``. A model with BatchNorm needs statistics for the
+    averaged weights: call ``torch.optim.swa_utils.update_bn(loader, model)`` inside the block, on a copy of the model
+    if its own statistics are to stay.
 
     Args:
-        optimizer: any torch optimizer; one whose state has a moving average v also gives ``estimate()``.
+        optimizer: any torch optimizer. ``estimate()`` needs one that averages gradients: semaopt's, torch's Adam,
+            AdamW, SGD with momentum ...
         keep: ``"sampled"``, ``"average"`` or both; each costs one copy of the parameters.
-        seed: of the reservoir. Ranks that train one model together must share it.
+        average: ``"uniform"`` or ``"polynomial"``.
+        power: p >= 0 of the polynomial average; 0 is the uniform one.
+        every: update the average at the steps 0, every, 2 every, ...
+        seed: seed of the reservoir. Ranks that train one model together must use the same seed.
 
     >>> x = torch.nn.Parameter(torch.tensor([4.0]))
     >>> optimizer = semaopt.ASA([x], lr=0.5, beta=0.0, scaling="shb")
@@ -45,11 +62,27 @@ class Iterates:
     tensor([3.])
     """
 
-    def __init__(self, optimizer: Optimizer, keep: Sequence[str] = ("sampled", "average"), seed: int = 0) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        keep: Sequence[str] = ("sampled", "average"),
+        seed: int = 0,
+        *,
+        average: str = "uniform",
+        power: float = 8.0,
+        every: int = 1,
+    ) -> None:
         ok = not isinstance(keep, str) and set(keep) <= {"sampled", "average"}
-        require(ok, "keep", keep, "must name 'sampled', 'average' or both", "last() costs nothing and is always there")
+        require(ok, "keep", keep, "must name 'sampled', 'average' or both", "last() costs nothing and always works.")
+        known = ", ".join(AVERAGES)
+        require(average in AVERAGES, "average", average, f"must be one of {known}", "The mean is average='uniform'.")
+        ok = is_real(power) and 0 <= to_float(power) < math.inf
+        require(ok, "power", power, "must be a finite number >= 0", "Try power=8.")
         self.optimizer = optimizer
         self.keep = tuple(keep)
+        self.kind = average
+        self.power = to_float(power) if average == "polynomial" else 0.0
+        self.every = validate_integer("every", every, "every=1 averages all iterates.")
         self._averages = "average" in keep
         self.generator = torch.Generator().manual_seed(seed)
         self.reset()
@@ -59,36 +92,29 @@ class Iterates:
         ]
 
     def reset(self) -> None:
-        """Forget what was kept: the next step is t = 0."""
+        """Discard what was kept: the next step is t = 0."""
         self.t = 0
         self._begun = -1
         self.tau = -1
         self._next: float = 0 if "sampled" in self.keep else math.inf
         self._kept: dict[str, list[Tensor]] = {}
-        self._groups = len(self.optimizer.param_groups)
+        self._count = len(self._params())
 
     def remove(self) -> None:
-        """Take the hooks off; what was kept stays readable."""
+        """Remove the hooks; what was kept stays readable."""
         for handle in self._handles:
             handle.remove()
 
     def _params(self) -> list[Tensor]:
         return [x for group in self.optimizer.param_groups for x in group["params"]]
 
-    def _v(self, group: dict[str, Any], x: Tensor) -> Tensor | None:
-        """The estimate v_{t+1} of the gradient in x as the step used it; None where nothing is averaged."""
-        state = self.optimizer.state.get(x, {})
-        if "v" not in state:
-            return None
-        return estimate(state, "v", corrected=group.get("bias_correction", False))
-
-    # The hooks run in every step: they decide first, and enter no_grad only if there is something to keep.
+    # The hooks run in every step. They decide first, and enter no_grad only if there is something to keep.
     def _before(self, *_: Any) -> None:
-        if len(self.optimizer.param_groups) != self._groups:
+        if sum(len(group["params"]) for group in self.optimizer.param_groups) != self._count:
             self._join()
-        if self.t > self._begun:  # else this x_t is kept already: the step that it began raised an error
+        if self.t > self._begun:  # otherwise x_t was kept already, before a step that was skipped or raised an error
             self._begun = self.t
-            if self.t >= self._next or self._averages:
+            if self.t >= self._next or (self._averages and self.t % self.every == 0):
                 self._keep()
 
     def _after(self, *_: Any) -> None:
@@ -102,36 +128,38 @@ class Iterates:
         if "sampled" in self.keep and self.t >= self._next:
             self.tau = self.t
             self._copy("sampled", xs)
-            # x_s replaces x_t first if none of t+1..s-1 did, which has the probability (t+1)/s: s = floor((t+1)/U).
-            chance = torch.rand((), generator=self.generator, dtype=torch.float64).item()
+            # x_s is the first to replace x_t if none of t+1..s-1 did, which has probability (t+1)/s: s = (t+1)/U.
+            chance = torch.rand((), generator=self.generator, dtype=torch.float64, device="cpu").item()
             self._next = int((self.t + 1) / max(chance, 1e-300))
-        if self._averages:
+        if self._averages and self.t % self.every == 0:
             if self.t == 0:
                 self._kept["average"] = [x.detach().to(state_dtype(x), copy=True) for x in xs]
+            weight = (self.power + 1) / (self.t // self.every + self.power + 1)
             for mean, x in zip(self._kept["average"], xs, strict=True):
-                track_(real(mean), real(x.to(mean.dtype)), 1 / (self.t + 1))
+                track_(real(mean), real(x.to(mean.dtype)), weight)
 
     @torch.no_grad()
     def _keep_estimate(self) -> None:
-        found = [(group, x, self._v(group, x)) for group in self.optimizer.param_groups for x in group["params"]]
+        pairs = [(group, x) for group in self.optimizer.param_groups for x in group["params"]]
+        found = [(group, x, moving_average(self.optimizer, group, x)) for group, x in pairs]
         if all(v is None for _, _, v in found):
-            self._kept.pop("estimate", None)  # what was kept belongs to another tau
+            self._kept.pop("estimate", None)  # the kept one belongs to another tau
             return
         self._copy("estimate", [_zeros(group, x) if v is None else v for group, x, v in found])
 
     @torch.no_grad()
     def _join(self) -> None:
-        """Go on with the parameters of groups that were added since the last step: until now they stood still."""
-        for group in self.optimizer.param_groups[self._groups :]:
-            for x in group["params"]:
-                starts = {
-                    "sampled": x.detach().clone,
-                    "average": partial(x.detach().to, state_dtype(x), copy=True),
-                    "estimate": partial(_zeros, group, x),
-                }
-                for key, kept in self._kept.items():
-                    kept.append(starts[key]())
-        self._groups = len(self.optimizer.param_groups)
+        """Include the parameters of groups added since the last step; they were constant until now."""
+        pairs = [(group, x) for group in self.optimizer.param_groups for x in group["params"]]
+        for group, x in pairs[self._count :]:
+            starts = {
+                "sampled": x.detach().clone,
+                "average": partial(x.detach().to, state_dtype(x), copy=True),
+                "estimate": partial(_zeros, group, x),
+            }
+            for key, kept in self._kept.items():
+                kept.append(starts[key]())
+        self._count = len(pairs)
 
     def _copy(self, key: str, tensors: list[Tensor]) -> None:
         if key not in self._kept:
@@ -144,31 +172,30 @@ class Iterates:
             needed = "sampled" if key == "estimate" else key
             if needed not in self.keep:
                 kept = ", ".join(self.keep) or "nothing"
-                raise RuntimeError(f"no {key!r} iterate: this keeps {kept}; pass keep=({needed!r},)")
-            raise RuntimeError(f"no {key!r} iterate yet: {self.t} steps were taken; ask after the first")
+                raise RuntimeError(f"There is no {key!r} iterate: this object keeps {kept}. Pass keep=({needed!r},).")
+            raise RuntimeError(f"There is no {key!r} iterate after {self.t} steps. Take a step first.")
         self._join()
         return self._kept[key]
 
     def last(self) -> list[Tensor]:
-        """The parameters as they are now."""
+        """Return the current parameters."""
         return [x.detach() for x in self._params()]
 
     def sampled(self) -> list[Tensor]:
-        r""":math:`x_\tau`, in the order of the optimizer's parameters."""
+        r"""Return :math:`x_\tau`, in the order of the optimizer's parameters."""
         return self._get("sampled")
 
     def estimate(self) -> list[Tensor]:
-        r""":math:`v_{\tau+1}`, the moving average that tracks the gradient at :math:`x_\tau`.
+        r"""Return :math:`v_{\tau+1}`, the moving average that tracks the gradient at :math:`x_\tau`.
 
         The box returns "v_tau", but the error that the theorems bound is :math:`|v_{\tau+1} - \nabla F(x_\tau)|^2`.
-        It is the estimate that the step used, bias-corrected if that was asked for, and zero for parameters that have
-        no average.
+        The estimate is the one that the step used, bias-corrected if the step was. It is zero for parameters without an
+        average.
         """
         if "sampled" in self._kept and not self.tracked:
             raise TypeError(
-                f"optimizer={type(self.optimizer).__name__}: its state had no moving average v after step {self.tau}, "
-                "so there is no estimate of the gradient at x_tau; use an optimizer of semaopt (semaopt.ASA covers "
-                "Adam and SGD with momentum)"
+                f"optimizer={type(self.optimizer).__name__}: its state had no moving average after step {self.tau}, "
+                "so there is no estimate of the gradient at x_tau. Use an optimizer with momentum, such as semaopt.ASA."
             )
         return self._get("estimate")
 
@@ -178,19 +205,19 @@ class Iterates:
         return "estimate" in self._kept
 
     def average(self) -> list[Tensor]:
-        """The mean of the iterates so far."""
+        """Return the average of the iterates so far."""
         return self._get("average")
 
     @torch.no_grad()
     def place(self, which: str) -> None:
-        """Overwrite the parameters by ``"sampled"``, ``"average"`` or ``"last"`` (which changes nothing)."""
-        require(which in _READ, "which", which, f"must be one of {', '.join(_READ)}", "name the iterate to use")
+        """Overwrite the parameters with ``"sampled"``, ``"average"`` or ``"last"`` (which changes nothing)."""
+        require(which in _READ, "which", which, f"must be one of {', '.join(_READ)}", "It names the iterate to use.")
         for x, kept in zip(self._params(), _READ[which](self), strict=True):
             x.copy_(kept)
 
     @contextmanager
-    def use(self, which: str) -> Iterator[None]:
-        """Within the block the parameters hold that iterate; afterwards they are as before."""
+    def use(self, which: str = "average") -> Iterator[None]:
+        """Put an iterate into the parameters for the duration of the block, then restore them."""
         saved = [x.detach().clone() for x in self._params()]
         try:
             self.place(which)
@@ -200,23 +227,30 @@ class Iterates:
                 for x, last in zip(self._params(), saved, strict=True):
                     x.copy_(last)
 
+    def _options(self) -> dict[str, Any]:
+        return {"average": self.kind, "power": self.power, "every": self.every} if self._averages else {}
+
     def state_dict(self) -> dict[str, Any]:
-        """Plain values and tensors: what was kept, and the state of the random numbers."""
+        """Return what was kept and the state of the random numbers, as plain values and tensors."""
         self._join()
         kept = {key: [x.clone() for x in tensors] for key, tensors in self._kept.items()}
         numbers = {"t": self.t, "begun": self._begun, "tau": self.tau, "next": self._next}
-        return {**numbers, "kept": kept, "generator": self.generator.get_state()}
+        return {**numbers, "kept": kept, "generator": self.generator.get_state(), "options": self._options()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave."""
+        """Resume from the result of :meth:`state_dict`; nothing changes if it does not fit."""
         given = tuple(sorted(state_dict["kept"].keys() - {"estimate"}))
+        begun = state_dict["begun"] >= 0
         require(
-            state_dict["begun"] < 0 or given == tuple(sorted(self.keep)),
+            not begun or given == tuple(sorted(self.keep)),
             "state_dict",
             given,
-            f"must have kept what this keeps, {tuple(sorted(self.keep))!r}",
-            f"load it into Iterates(optimizer, keep={given!r})",
+            f"must have kept what this object keeps, {tuple(sorted(self.keep))!r}",
+            f"Load it into Iterates(optimizer, keep={given!r}).",
         )
+        options, own = state_dict.get("options", {}), self._options()
+        rule = f"must have the options of this object, {own}"
+        require(not begun or options == own, "state_dict", options, rule, "Construct Iterates with the saved options.")
         shapes = [x.shape for x in self._params()]
         for key, tensors in state_dict["kept"].items():
             require(
@@ -224,10 +258,10 @@ class Iterates:
                 key,
                 [tuple(x.shape) for x in tensors],
                 "must have the shapes of the optimizer's parameters",
-                "load it into the same model",
+                "Load it into the same model.",
             )
         self.reset()
-        if state_dict["begun"] >= 0:  # before, the first step is kept or not as this one was built
+        if begun:  # otherwise the first step is kept according to the options of this object
             self.t, self.tau, self._next = state_dict["t"], state_dict["tau"], state_dict["next"]
             self._begun = state_dict["begun"]
         self._kept = {
@@ -238,7 +272,7 @@ class Iterates:
 
 
 def _zeros(group: dict[str, Any], x: Tensor) -> Tensor:
-    """What stands for the estimate of a parameter that has no average."""
+    """Return the estimate of a parameter without an average."""
     return torch.zeros_like(x, dtype=state_dtype(x, group.get("state_dtype")))
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import semaopt
+from semaopt.experiments.report import write
 from semaopt.experiments.spec import schema
 from semaopt.experiments.spec.errors import SpecError
-from semaopt.experiments.sweep import study
 from tests.experiments.tiny import RAW, a_spec, go
 
 SOURCES = sorted(Path(semaopt.__file__).parent.rglob("*.py"))
@@ -84,16 +84,16 @@ NAMES = ["../up", "..", ".", "/etc/passwd", "a/b", "a\\b", "a\0b", "", "-x", "a 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_from_a_spec_is_one_file_name(name):
-    with pytest.raises(SpecError, match=r"name=.*: string should match pattern .*; it names files"):
+    with pytest.raises(SpecError, match=r"name=.* is invalid: it should match pattern .*\. It is used in file names"):
         a_spec(name=name)
-    with pytest.raises(SpecError, match=r"methods\[0\].name=.*: string should match pattern"):
+    with pytest.raises(SpecError, match=r"methods\[0\].name=.* is invalid: it should match pattern"):
         schema.build({**RAW, "methods": [{**RAW["methods"][0], "name": name}, *RAW["methods"][1:]]})
 
 
 def test_the_name_of_a_file_is_held_to_the_same_rule(tmp_path):
     path = tmp_path / "a b.toml"
     path.write_bytes((schema.FIGURES / "figure1-digits.toml").read_bytes())
-    with pytest.raises(SpecError, match=r"name='a b': string should match pattern"):
+    with pytest.raises(SpecError, match=r"name='a b' is invalid: it should match pattern"):
         schema.load(path)
 
 
@@ -133,7 +133,7 @@ def page(tmp_path_factory):
     raw = {**RAW, **texts, "methods": [method], "epochs": 1, "seeds": {"final": [0, 1]}}
     del raw["tuning"]
     results = go(out, schema.build(raw))
-    study.write(results, out)
+    write(results, out)
     return (out / "report.html").read_text(), out
 
 
@@ -176,10 +176,10 @@ def test_an_output_folder_that_is_a_link_is_followed_and_left_as_one(tmp_path):
 
 def test_a_file_of_the_output_that_is_a_link_is_replaced_not_followed(tmp_path):
     """Somebody's link from report.html to another file: that file stays as it is."""
-    from semaopt.experiments.files import write_whole
+    from semaopt.experiments.files import write_output
 
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "report.html").symlink_to(tmp_path / "precious")
-    write_whole(tmp_path / "report.html", "page")
+    write_output(tmp_path / "report.html", "page")
     assert (tmp_path / "precious").read_text() == "mine"
     assert (tmp_path / "report.html").read_text() == "page"

@@ -1,4 +1,4 @@
-"""AccMDA: accelerated momentum descent ascent, the STORM estimator on both sides."""
+"""AccMDA: accelerated momentum descent ascent, with the STORM estimator on both sides."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from torch.optim.optimizer import ParamsT
 from semaopt import projections
 from semaopt._validation import require, validate_rate
 from semaopt.estimator import Rate, group_norm
-from semaopt.optimizers._base import options_of
-from semaopt.optimizers._minmax import MinMaxOptimizer, ascend_, evaluate
+from semaopt.kernels import StepRule
+from semaopt.kernels.ascend import ascend_
+from semaopt.kernels.loop import count_
+from semaopt.optimizers._hooks import lean_hooks
+from semaopt.optimizers._minmax import MinMaxOptimizer, evaluate
 from semaopt.projections import Projection
 
 Closure = Callable[[], Any]
 
 
 class AccMDA(MinMaxOptimizer):
-    r"""Descent and ascent along estimates that are corrected by the gradient's change on one sample.
+    r"""Descent and ascent along STORM estimates, corrected by the change of the gradient on one sample.
 
     With z = (x, y), :math:`\eta_t = k/(m+t)^{1/3}` and :math:`a_{t+1} = c\,\eta_t^2`, t = 1, 2, ...:
 
@@ -30,14 +33,15 @@ class AccMDA(MinMaxOptimizer):
         y_{t+1} = y_t + \eta_t\,(\Pi_Y[y_t + \text{dual\_lr}\; v_{y,t}] - y_t)
 
     **The closure contract.** ``step(closure)`` calls the closure twice, at :math:`z_{t-1}` and at :math:`z_t`, and both
-    calls must use the SAME sample: draw the batch before ``step``, not in the closure. The closure computes the loss
-    and calls ``backward()``; gradients are cleared before each call. Torch's random numbers (dropout) are replayed for
-    the second call. The first step calls it twice at :math:`z_1`, and refuses a closure whose gradients differ.
+    calls must use the same sample: draw the batch before ``step``, not in the closure. The closure computes the loss
+    and calls ``backward()``; gradients are cleared before each call. Torch's random numbers (dropout) are replayed in
+    the second call. The first step calls it twice at :math:`z_1` and raises if the two gradients differ.
 
     Args:
         primal, dual, lr, dual_lr, project: as in :class:`semaopt.PDAda`.
-        k, m: of eta_t; m at least max(2, k^3, (c_x k)^3, (c_y k)^3), so that every eta_t and a_t is at most 1.
-        c_x, c_y: of a_t, on the primal and on the dual side.
+        k, m: parameters of eta_t; m must be at least max(2, k^3, (c_x k)^3, (c_y k)^3), so that eta_t and a_t are at
+            most 1.
+        c_x, c_y: parameter c of a_t, on the primal and on the dual side.
         on_nonfinite: ``"error"`` or ``"skip"`` for gradients with NaN or Inf at either point, as in
             :class:`semaopt.PDAda`.
 
@@ -56,12 +60,13 @@ class AccMDA(MinMaxOptimizer):
     (tensor([0.9500]), tensor([0.2500]))
     """
 
-    shared: ClassVar[tuple[str, ...]] = ("k", "m", "c_x", "c_y", "taken")
+    shared: ClassVar[tuple[str, ...]] = ("k", "m", "c_x", "c_y")
+    initial: ClassVar[dict[str, Any]] = {"taken": 0}
 
     def __init__(
         self,
         primal: ParamsT,
-        dual: ParamsT,
+        dual: ParamsT | None = None,
         lr: Rate = 1e-3,
         dual_lr: Rate = 1e-2,
         *,
@@ -72,20 +77,21 @@ class AccMDA(MinMaxOptimizer):
         c_y: float = 1.0,
         on_nonfinite: str | None = None,
     ) -> None:
-        given = options_of(locals())
         for name, value in (("k", k), ("m", m), ("c_x", c_x), ("c_y", c_y)):
             validate_rate(name, value, "see the formulas of eta_t and a_t")
         least = max(2.0, k**3, (c_x * k) ** 3, (c_y * k) ** 3)
         rule = f"must be at least max(2, k^3, (c_x k)^3, (c_y k)^3) = {least:g}"
         require(m >= least, "m", m, rule, "raise m or lower k: eta_t and a_t may not exceed 1")
-        super().__init__(primal, dual, {**given, "beta": None, "taken": 0})
+        defaults = dict(lr=lr, dual_lr=dual_lr, beta=None, project=project, k=k, m=m, c_x=c_x, c_y=c_y)
+        super().__init__(primal, dual, defaults, on_nonfinite=on_nonfinite)
 
     def _buffers(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("v", "previous")
 
+    @lean_hooks
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
-        """One step with two gradients on the closure's sample; returns the loss at (x_t, y_t)."""
+        """Take one step with two gradients on the closure's sample, and return the loss at (x_t, y_t)."""
         if closure is None:
             raise TypeError(
                 "AccMDA.step() needs a closure: it takes two gradients on one sample, at the last point and at this "
@@ -93,8 +99,9 @@ class AccMDA(MinMaxOptimizer):
                 "batch and calls backward()"
             )
         loss, before = self._two_gradients(closure)
-        self._check_step()
-        if self._leaves_out([(f"a gradient at the last point (number {i})", g) for i, g in enumerate(before.values())]):
+        self._validate_step()
+        last = [(f"a gradient at the last point (number {i})", g) for i, g in enumerate(before.values())]
+        if self._nonfinite.skips(self.param_groups, last):
             return loss
         for group, zs, gs in self._each():
             c = group["c_x"] if group["role"] == "primal" else group["c_y"]
@@ -103,40 +110,41 @@ class AccMDA(MinMaxOptimizer):
             for z in zs:
                 self.state[z]["previous"].copy_(z)
             if group["role"] == "primal":
-                self._descend(group, zs, vs, eta * group["lr"])
+                self._descend(StepRule.sgd(eta * group["lr"]), zs, vs)
             else:
-                self._ascend(group, zs, vs, eta)
+                self._move_dual(group, zs, vs, eta)
+        self.algorithm_state["taken"] += 1
         for group in self.param_groups:
-            group["taken"] += 1
             for z in group["params"]:
-                if z.grad is None:  # frozen or unused: its v is not of this step, so it begins anew when it comes back
+                if z.grad is None:  # frozen or unused: v is not of this step, so it starts over once z has a gradient
                     self.state.pop(z, None)
         return loss
 
     def _eta(self, group: dict[str, Any], shift: int) -> float:
-        """eta_{t + shift}; the first step is t = 1."""
-        eta: float = group["k"] / (group["m"] + group["taken"] + 1 + shift) ** (1 / 3)
+        """Return eta_{t + shift}; the first step is t = 1."""
+        eta: float = group["k"] / (group["m"] + self.algorithm_state["taken"] + 1 + shift) ** (1 / 3)
         return eta
 
     def _storm(self, z: Tensor, g: Tensor, g_before: Tensor | None, a: float) -> Tensor:
-        """``v <- g(z_t) + (1 - a)(v - g(z_{t-1}))``, both gradients on one sample; in a first step v <- g."""
+        """Compute ``v <- g(z_t) + (1 - a)(v - g(z_{t-1}))``, or ``v <- g`` in a first step, and return v."""
         v: Tensor = self.state[z]["v"]
         if g_before is None:
             return v.copy_(g)
         return v.sub_(g_before).mul_(1 - a).add_(g)
 
-    def _ascend(self, group: dict[str, Any], ys: list[Tensor], gs: list[Tensor], eta: Rate) -> None:
-        for y, v in zip(ys, gs, strict=True):
+    def _move_dual(self, group: dict[str, Any], ys: list[Tensor], vs: list[Tensor], eta: float) -> None:
+        """Move y towards its projected ascent step, by the fraction eta."""
+        for y, v in zip(ys, vs, strict=True):
             target = y.clone()
             ascend_(target, v.to(y.dtype), group["lr"], group["project"])
             y.lerp_(target, eta)
-            projections.apply_(group["project"], y)  # between two points of Y, up to rounding
-            self.state[y]["step"] += 1
+            projections.apply_(group["project"], y)  # rounding may move a point between two of Y out of Y
+            count_(self.state[y]["step"])
 
     def _two_gradients(self, closure: Closure) -> tuple[Any, dict[Tensor, Tensor]]:
-        """The loss at z_t, whose gradients stay in ``.grad``, and the gradients at z_{t-1} by parameter."""
+        """Return the loss at z_t, whose gradients stay in ``.grad``, and the gradients at z_{t-1} by parameter."""
         zs = [z for group in self.param_groups for z in group["params"]]
-        known = [z for z in zs if self.state.get(z)]
+        known = [z for z in zs if self.state.get(z) and self.state[z]["step"] > 0]
         here = [z.clone() for z in known]
         devices = sorted({z.device.index for z in zs if z.is_cuda})
         for z in known:
@@ -158,7 +166,7 @@ class AccMDA(MinMaxOptimizer):
 
 
 def _refuse_other_sample(pairs: list[tuple[Tensor, Tensor]]) -> None:
-    """Two calls at one point differ by no more than a device's order of summation."""
+    """Raise if two gradients at one point differ by more than a device's order of summation can explain."""
     if not pairs:
         return
     size = group_norm([first for first, _ in pairs]).item()

@@ -1,7 +1,8 @@
-"""BSA: bilevel stochastic approximation, a loop on y inside the loop on x."""
+"""BSA and stocBiO: an inner loop on y, then one step on x."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -11,15 +12,28 @@ from torch.optim.optimizer import ParamsT
 from semaopt._validation import validate_integer
 from semaopt.estimator import Rate
 from semaopt.hypergradient.closures import Closure
-from semaopt.hypergradient.inverses import Inverse, Neumann
-from semaopt.optimizers._base import options_of
+from semaopt.hypergradient.inverses import Inverse, Neumann, NeumannSeries
 from semaopt.optimizers._bilevel import BilevelOptimizer
-from semaopt.optimizers._hooks import quiet
+from semaopt.optimizers._hooks import lean_hooks
 from semaopt.projections import Projection
 
 
+def double_loop_step(
+    optimizer: BilevelOptimizer, outer: Closure, inner: Closure, decay: Callable[[int], float]
+) -> Tensor:
+    """Take ``lower_steps`` steps on y, step s with the step size eta_y decay(s), then one on x; return the loss."""
+    oracles = optimizer._oracles(outer, inner)
+    with optimizer._rollback(moves=True) as rollback:
+        for s in range(optimizer.param_groups[0]["lower_steps"]):
+            optimizer._descend_lower(oracles, decay(s))
+        estimate, _ = optimizer._hypergradient(oracles)
+        optimizer._move_upper(oracles, estimate, rollback)
+        optimizer._count(oracles.loss)
+    return oracles.loss
+
+
 class BSA(BilevelOptimizer):
-    r"""Several steps on y with decreasing step sizes, then one on x at the last of them.
+    r"""Several steps on y with decreasing step sizes, then one step on x at the last y.
 
     .. math::
         y^{s+1} &= \Pi_Y\Bigl[y^s - \frac{2\eta_y}{s+2}\, O_{gy}(x_t, y^s)\Bigr], \qquad s = 0, \dots, S-1 \\
@@ -30,7 +44,7 @@ class BSA(BilevelOptimizer):
     Args:
         upper, lower, lr, lower_lr, lower_weight_decay, project, process_group, on_nonfinite: as in
             :class:`semaopt.SMB`.
-        inverse: h, :class:`semaopt.hypergradient.Neumann` if None.
+        inverse: h; None stands for :class:`semaopt.hypergradient.Neumann`.
         lower_steps: S.
 
     Reference: Ghadimi and Wang, "Approximation methods for bilevel programming", arXiv 1802.02246.
@@ -45,12 +59,12 @@ class BSA(BilevelOptimizer):
     """
 
     shared: ClassVar[tuple[str, ...]] = ("lower_steps",)
-    usual: ClassVar[type[Any]] = Neumann
+    default_inverse: ClassVar[type[Any]] = Neumann
 
     def __init__(
         self,
         upper: ParamsT,
-        lower: ParamsT,
+        lower: ParamsT | None = None,
         lr: Rate = 1e-2,
         lower_lr: Rate = 1e-1,
         *,
@@ -61,23 +75,77 @@ class BSA(BilevelOptimizer):
         process_group: Any = None,
         on_nonfinite: str | None = None,
     ) -> None:
-        given = options_of(locals())
-        given["lower_steps"] = validate_integer("lower_steps", lower_steps, "try 10")
-        super().__init__(upper, lower, {**given, "beta": None})
+        defaults = dict(
+            lr=lr,
+            lower_lr=lower_lr,
+            beta=None,
+            inverse=inverse,
+            lower_steps=validate_integer("lower_steps", lower_steps, "try 10"),
+            lower_weight_decay=lower_weight_decay,
+            project=project,
+        )
+        super().__init__(upper, lower, defaults, process_group=process_group, on_nonfinite=on_nonfinite)
 
-    def _decay(self, s: int) -> float:
-        """The step size of step s of the inner loop, against eta_y."""
-        return 2 / (s + 2)
-
-    @quiet
+    @lean_hooks
     @torch.no_grad()
     def step(self, outer: Closure, inner: Closure) -> Tensor:  # type: ignore[override]
-        """One step on x; returns the loss of ``outer``. The loop calls ``inner`` ``lower_steps`` times."""
-        oracles = self._oracles(outer, inner)
-        with self._all_or_nothing(moved=True):
-            for s in range(self.param_groups[0]["lower_steps"]):
-                self._descend_lower(oracles, self._decay(s))
-            _, estimate, _ = self._hypergradient(oracles)
-            self._move_upper(oracles, estimate)
-            self._count()
-        return oracles.loss
+        """Take one step on x and return the loss of ``outer``; the loop calls ``inner`` ``lower_steps`` times."""
+        return double_loop_step(self, outer, inner, lambda s: 2 / (s + 2))
+
+
+class StocBiO(BilevelOptimizer):
+    r"""The loops of :class:`BSA` with a constant step size on y and the whole Neumann series as h.
+
+    .. math::
+        y^{s+1} &= \Pi_Y[y^s - \eta_y\, O_{gy}(x_t, y^s)], \qquad s = 0, \dots, S-1 \\
+        x_{t+1} &= x_t - \eta_x\, (O_{fx} - O_{gxy} h\, O_{fy})(x_t, y^S)
+
+    Args:
+        upper, lower, lr, lower_lr, lower_weight_decay, project, process_group, on_nonfinite: as in
+            :class:`semaopt.SMB`.
+        inverse: h; None stands for :class:`semaopt.hypergradient.NeumannSeries`.
+        lower_steps: S.
+
+    Reference: Ji, Yang and Liang, "Bilevel optimization: convergence analysis and enhanced design", ICML 2021.
+
+    >>> x, y = torch.nn.Parameter(torch.tensor([1.0])), torch.nn.Parameter(torch.tensor([0.0]))
+    >>> optimizer = semaopt.baselines.StocBiO(upper=[x], lower=[y], lr=0.1, lower_lr=0.5, lower_steps=2)
+    >>> optimizer.step(lambda: y.square().sum() / 2, lambda: (y - x).square().sum() / 2)
+    tensor(0.2812)
+    >>> y.data
+    tensor([0.7500])
+    """
+
+    shared: ClassVar[tuple[str, ...]] = ("lower_steps",)
+    default_inverse: ClassVar[type[Any]] = NeumannSeries
+
+    def __init__(
+        self,
+        upper: ParamsT,
+        lower: ParamsT | None = None,
+        lr: Rate = 1e-2,
+        lower_lr: Rate = 1e-1,
+        *,
+        inverse: Inverse | None = None,
+        lower_steps: int = 10,
+        lower_weight_decay: float = 0.0,
+        project: Projection | None = None,
+        process_group: Any = None,
+        on_nonfinite: str | None = None,
+    ) -> None:
+        defaults = dict(
+            lr=lr,
+            lower_lr=lower_lr,
+            beta=None,
+            inverse=inverse,
+            lower_steps=validate_integer("lower_steps", lower_steps, "try 10"),
+            lower_weight_decay=lower_weight_decay,
+            project=project,
+        )
+        super().__init__(upper, lower, defaults, process_group=process_group, on_nonfinite=on_nonfinite)
+
+    @lean_hooks
+    @torch.no_grad()
+    def step(self, outer: Closure, inner: Closure) -> Tensor:  # type: ignore[override]
+        """Take one step on x and return the loss of ``outer``; the loop calls ``inner`` ``lower_steps`` times."""
+        return double_loop_step(self, outer, inner, lambda s: 1.0)

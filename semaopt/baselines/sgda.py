@@ -9,7 +9,8 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from semaopt.estimator import Rate
-from semaopt.optimizers._base import options_of
+from semaopt.kernels import StepRule
+from semaopt.optimizers._hooks import lean_hooks
 from semaopt.optimizers._minmax import MinMaxOptimizer, evaluate
 from semaopt.projections import Projection
 
@@ -21,7 +22,7 @@ class SGDA(MinMaxOptimizer):
 
     Args:
         primal, dual, lr, dual_lr, project: as in :class:`semaopt.PDAda`.
-        weight_decay: adds ``weight_decay * x`` to the primal gradient.
+        weight_decay: factor of x that is added to the primal gradient.
         on_nonfinite: ``"error"`` or ``"skip"`` for gradients with NaN or Inf, as in :class:`semaopt.PDAda`.
 
     Reference: Lin, Jin and Jordan, "On Gradient Descent Ascent for Nonconvex-Concave Minimax Problems", ICML 2020.
@@ -37,7 +38,7 @@ class SGDA(MinMaxOptimizer):
     def __init__(
         self,
         primal: ParamsT,
-        dual: ParamsT,
+        dual: ParamsT | None = None,
         lr: Rate = 1e-3,
         dual_lr: Rate = 1e-2,
         *,
@@ -45,19 +46,24 @@ class SGDA(MinMaxOptimizer):
         weight_decay: float = 0.0,
         on_nonfinite: str | None = None,
     ) -> None:
-        given = options_of(locals())
-        super().__init__(primal, dual, {**given, "beta": None})
+        defaults = dict(lr=lr, dual_lr=dual_lr, beta=None, project=project, weight_decay=weight_decay)
+        super().__init__(primal, dual, defaults, on_nonfinite=on_nonfinite)
 
+    @lean_hooks
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step; ``closure``, if given, computes the loss and the gradients first and its value is returned."""
+        """Take one step.
+
+        Args:
+            closure: computes the loss and the gradients; its value is returned. Optional.
+        """
         loss = evaluate(closure)
-        self._check_step()
-        if self._leaves_out():
+        self._validate_step()
+        if self._skips():
             return loss
         for group, zs, gs in self._each():
             if group["role"] == "primal":
-                self._descend(group, zs, gs, group["lr"])
+                self._descend(StepRule.sgd(group["lr"], group["weight_decay"]), zs, gs)
             else:
                 self._ascend(group, zs, gs, group["lr"])
         return loss

@@ -8,16 +8,17 @@ from typing import Any, ClassVar
 import torch
 from torch.optim.optimizer import ParamsT
 
-from semaopt._validation import NonFiniteError, validate_integer, validate_rate
+from semaopt._validation import validate_integer, validate_rate
 from semaopt.estimator import Rate, group_norm
-from semaopt.optimizers._base import options_of
+from semaopt.kernels import StepRule
+from semaopt.optimizers._hooks import lean_hooks
 from semaopt.optimizers._minmax import MinMaxOptimizer, evaluate
-from semaopt.optimizers._nonfinite import kept
+from semaopt.optimizers._nonfinite import Rollback
 from semaopt.projections import Projection
 
 
 class SGDMax(MinMaxOptimizer):
-    r"""Gradient ascent in y until it moves no more, then one step of gradient descent in x.
+    r"""Gradient ascent in y until it stops moving, then one step of gradient descent in x.
 
     .. math::
         y &\leftarrow \Pi_Y[y + \eta_y O_y(x_t, y)] \quad\text{until}\quad |y_+ - y|/\eta_y \le \text{tolerance} \\
@@ -25,11 +26,11 @@ class SGDMax(MinMaxOptimizer):
 
     Args:
         primal, dual, lr, dual_lr, project: as in :class:`semaopt.PDAda`.
-        tolerance: on the gradient mapping :math:`|\Pi_Y[y + \eta_y g] - y|/\eta_y` over all dual variables.
-        max_ascents: the ascent ends after so many steps; a stochastic gradient may never meet the tolerance.
-        weight_decay: adds ``weight_decay * x`` to the primal gradient.
+        tolerance: bound of the gradient mapping :math:`|\Pi_Y[y + \eta_y g] - y|/\eta_y` over all dual variables.
+        max_ascents: maximum number of ascent steps; a stochastic gradient may never meet the tolerance.
+        weight_decay: factor of x that is added to the primal gradient.
         on_nonfinite: ``"error"`` or ``"skip"`` for gradients with NaN or Inf in any call, as in
-            :class:`semaopt.PDAda`; y is then where it began.
+            :class:`semaopt.PDAda`; y is restored.
 
     ``step(closure)`` calls the closure ``1 + ascents`` times. It must compute the loss and call ``backward()``,
     on a fresh sample or on the same one; gradients are cleared before each call.
@@ -53,7 +54,7 @@ class SGDMax(MinMaxOptimizer):
     def __init__(
         self,
         primal: ParamsT,
-        dual: ParamsT,
+        dual: ParamsT | None = None,
         lr: Rate = 1e-3,
         dual_lr: Rate = 1e-2,
         *,
@@ -63,47 +64,54 @@ class SGDMax(MinMaxOptimizer):
         weight_decay: float = 0.0,
         on_nonfinite: str | None = None,
     ) -> None:
-        given = options_of(locals())
         validate_rate("tolerance", tolerance, "0.0 takes max_ascents steps each time")
-        given["max_ascents"] = validate_integer("max_ascents", max_ascents, "try 100")
-        super().__init__(primal, dual, {**given, "beta": None})
+        defaults = dict(
+            lr=lr,
+            dual_lr=dual_lr,
+            beta=None,
+            project=project,
+            tolerance=tolerance,
+            max_ascents=validate_integer("max_ascents", max_ascents, "try 100"),
+            weight_decay=weight_decay,
+        )
+        super().__init__(primal, dual, defaults, on_nonfinite=on_nonfinite)
 
+    @lean_hooks
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One maximization over y and one step in x; returns the loss at (x_t, y)."""
+        """Maximize over y, take one step in x, and return the loss at (x_t, y).
+
+        Args:
+            closure: computes the loss and the gradients; called several times.
+        """
         if closure is None:
             raise TypeError(
                 "SGDMax.step() needs a closure: it evaluates the gradient many times while y ascends; "
                 "call optimizer.step(closure) with a closure that computes the loss, calls backward() and returns it"
             )
         tolerance, max_ascents = (self.param_groups[0][name] for name in ("tolerance", "max_ascents"))
-        put_back = self._kept()
-        for ascents in range(max_ascents + 1):
-            self.zero_grad()
-            loss = evaluate(closure)
-            self._check_step()
-            try:
-                if self._leaves_out():
-                    put_back()
+        zs = [z for group in self.param_groups for z in group["params"]]
+        loss = None
+        with Rollback(self, self._nonfinite, zs, values=True, enabled=self.on_nonfinite is not None) as rollback:
+            for ascents in range(max_ascents + 1):
+                self.zero_grad()
+                loss = evaluate(closure)
+                self._validate_step()
+                if self._skips():
+                    rollback.undo()
                     return loss
-            except NonFiniteError:
-                put_back()
-                raise
-            if ascents == max_ascents or not self._improve(tolerance):
-                break
-        for group, xs, gs in self._each():
-            if group["role"] == "primal":
-                self._descend(group, xs, gs, group["lr"])
+                if ascents == max_ascents or not self._improve(tolerance):
+                    break
+            for group, xs, gs in self._each():
+                if group["role"] == "primal":
+                    self._descend(StepRule.sgd(group["lr"], group["weight_decay"]), xs, gs)
         return loss
 
-    def _kept(self) -> Callable[[], None]:
-        """What undoes the ascent, if it may come to that."""
-        if self.on_nonfinite is None:
-            return lambda: None
-        return kept(self, [z for group in self.param_groups for z in group["params"]], moved=True)
-
     def _improve(self, tolerance: float) -> bool:
-        """One ascent step, unless it would move y by less than the tolerance: the gradients are then those at y."""
+        """Take an ascent step and return True, unless y would move by less than the tolerance.
+
+        In that case y is left where it is, and the present gradients are those at y.
+        """
         groups = [each for each in self._each() if each[0]["role"] == "dual"]
         before = [y.clone() for _, ys, _ in groups for y in ys]
         for group, ys, gs in groups:

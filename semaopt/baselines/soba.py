@@ -11,25 +11,24 @@ from torch.optim.optimizer import ParamsT
 from semaopt.estimator import Rate
 from semaopt.hypergradient.closures import Closure
 from semaopt.hypergradient.inverses import TrackedSystem
-from semaopt.optimizers._base import options_of
 from semaopt.optimizers._bilevel import BilevelOptimizer
-from semaopt.optimizers._hooks import quiet
+from semaopt.optimizers._hooks import lean_hooks
 from semaopt.projections import Projection
 
 
 class SOBA(BilevelOptimizer):
-    r"""One step on y, on the linear system and on x at a time; :class:`semaopt.SMB` with ``TrackedSystem``, gamma = 1.
+    r"""Simultaneous steps on y, on the linear system and on x: :class:`semaopt.SMB` with ``TrackedSystem``, gamma = 1.
 
     .. math::
         y_{t+1} &= \Pi_Y[y_t - \eta_y O_{gy}], \qquad w_{t+1} = w_t - \rho\,(O_{gyy} w_t - O_{fy}) \\
         x_{t+1} &= x_t - \eta_x (O_{fx} - O_{gxy} w_t)
 
-    All at :math:`(x_t, y_t, w_t)`, with one sample of f and one of g.
+    All are taken at :math:`(x_t, y_t, w_t)`, with one sample of f and one of g.
 
     Args:
         upper, lower, lr, lower_lr, lower_weight_decay, project, process_group, on_nonfinite: as in
             :class:`semaopt.SMB`.
-        system_lr: rho; None takes ``lower_lr``.
+        system_lr: rho; None stands for ``lower_lr``.
 
     Reference: Dagréou, Ablin, Vaiter and Moreau, "A framework for bilevel optimization that enables stochastic and
     global variance reduction algorithms", NeurIPS 2022.
@@ -45,7 +44,7 @@ class SOBA(BilevelOptimizer):
     def __init__(
         self,
         upper: ParamsT,
-        lower: ParamsT,
+        lower: ParamsT | None = None,
         lr: Rate = 1e-2,
         lower_lr: Rate = 1e-1,
         *,
@@ -55,18 +54,24 @@ class SOBA(BilevelOptimizer):
         process_group: Any = None,
         on_nonfinite: str | None = None,
     ) -> None:
-        given = options_of(locals())
-        given["inverse"] = TrackedSystem(given.pop("system_lr"))
-        super().__init__(upper, lower, {**given, "beta": None})
+        defaults = dict(
+            lr=lr,
+            lower_lr=lower_lr,
+            beta=None,
+            inverse=TrackedSystem(system_lr),
+            lower_weight_decay=lower_weight_decay,
+            project=project,
+        )
+        super().__init__(upper, lower, defaults, process_group=process_group, on_nonfinite=on_nonfinite)
 
-    @quiet
+    @lean_hooks
     @torch.no_grad()
     def step(self, outer: Closure, inner: Closure) -> Tensor:  # type: ignore[override]
-        """One step; ``outer`` and ``inner`` are called once each. Returns the loss that ``outer`` computed."""
+        """Take one step, calling ``outer`` and ``inner`` once each, and return the loss of ``outer``."""
         oracles = self._oracles(outer, inner)
-        with self._all_or_nothing():
-            _, estimate, g_y = self._hypergradient(oracles)
-            self._move_upper(oracles, estimate)
+        with self._rollback() as rollback:
+            estimate, g_y = self._hypergradient(oracles)
+            self._move_upper(oracles, estimate, rollback)
             self._move_lower(g_y)
-            self._count()
+            self._count(oracles.loss)
         return oracles.loss

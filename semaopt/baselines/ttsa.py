@@ -12,9 +12,8 @@ from semaopt._validation import is_real, require
 from semaopt.estimator import Rate
 from semaopt.hypergradient.closures import Closure
 from semaopt.hypergradient.inverses import Inverse, Neumann
-from semaopt.optimizers._base import options_of
 from semaopt.optimizers._bilevel import BilevelOptimizer
-from semaopt.optimizers._hooks import quiet
+from semaopt.optimizers._hooks import lean_hooks
 from semaopt.projections import Projection
 
 
@@ -28,8 +27,8 @@ class TTSA(BilevelOptimizer):
     Args:
         upper, lower, lr, lower_lr, lower_weight_decay, project, process_group, on_nonfinite: as in
             :class:`semaopt.SMB`; the ``lr`` of the groups stays eta.
-        inverse: h, :class:`semaopt.hypergradient.Neumann` if None.
-        powers: those of 1/(t+1) for y and for x.
+        inverse: h; None stands for :class:`semaopt.hypergradient.Neumann`.
+        powers: exponents of 1/(t+1) for y and for x.
 
     Reference: Hong, Wai, Wang and Yang, "A two-timescale stochastic algorithm framework for bilevel optimization:
     complexity analysis and application to actor-critic", SIAM Journal on Optimization 2023.
@@ -44,12 +43,12 @@ class TTSA(BilevelOptimizer):
     """
 
     shared: ClassVar[tuple[str, ...]] = ("powers",)
-    usual: ClassVar[type[Any]] = Neumann
+    default_inverse: ClassVar[type[Any]] = Neumann
 
     def __init__(
         self,
         upper: ParamsT,
-        lower: ParamsT,
+        lower: ParamsT | None = None,
         lr: Rate = 1e-2,
         lower_lr: Rate = 1e-1,
         *,
@@ -60,20 +59,31 @@ class TTSA(BilevelOptimizer):
         process_group: Any = None,
         on_nonfinite: str | None = None,
     ) -> None:
-        given = options_of(locals())
         pair = isinstance(powers, (tuple, list)) and len(powers) == 2 and all(is_real(a) and a >= 0 for a in powers)
-        require(pair, "powers", powers, "must be two numbers >= 0, of y and of x", "the paper's are (0.4, 0.6)")
-        super().__init__(upper, lower, {**given, "beta": None})
+        require(pair, "powers", powers, "must be two numbers >= 0, for y and for x", "the paper has (0.4, 0.6)")
+        defaults = dict(
+            lr=lr,
+            lower_lr=lower_lr,
+            beta=None,
+            inverse=inverse,
+            powers=powers,
+            lower_weight_decay=lower_weight_decay,
+            project=project,
+        )
+        super().__init__(upper, lower, defaults, process_group=process_group, on_nonfinite=on_nonfinite)
 
-    @quiet
+    @lean_hooks
     @torch.no_grad()
     def step(self, outer: Closure, inner: Closure) -> Tensor:  # type: ignore[override]
-        """One step; ``outer`` is called once, ``inner`` once more than the inverse says. Returns the outer loss."""
+        """Take one step and return the loss of ``outer``, which is called once.
+
+        ``inner`` is called once more than the inverse needs.
+        """
         oracles = self._oracles(outer, inner)
-        t, (lower_power, upper_power) = self._t + 1, self.param_groups[0]["powers"]
-        with self._all_or_nothing(moved=True):
+        t, (lower_power, upper_power) = self.algorithm_state["t"] + 1, self.param_groups[0]["powers"]
+        with self._rollback(moves=True) as rollback:
             self._descend_lower(oracles, t**-lower_power)
-            _, estimate, _ = self._hypergradient(oracles)
-            self._move_upper(oracles, estimate, t**-upper_power)
-            self._count()
+            estimate, _ = self._hypergradient(oracles)
+            self._move_upper(oracles, estimate, rollback, factor=t**-upper_power)
+            self._count(oracles.loss)
         return oracles.loss

@@ -39,7 +39,7 @@ def walk(
 
     All betas see the same gradients, as rows of one tensor.
     """
-    x = torch.zeros(len(betas) * seeds, 1, dtype=torch.float64)
+    x = torch.zeros(len(betas) * seeds, 1, dtype=torch.float64, device="cpu")
     chain = Chain(x, scalings.Adam(beta2=0.99), clip=None)
     parts = [(chain.state["v"][k * seeds : (k + 1) * seeds], 1 - beta) for k, beta in enumerate(betas)]
     generator = torch.Generator().manual_seed(seed)
@@ -48,7 +48,7 @@ def walk(
     with torch.no_grad():
         for start in range(0, T, size):
             count = min(size, T - start)
-            rare = torch.rand(count, seeds, 1, generator=generator, dtype=x.dtype) < (1 + d) / (C + 1)
+            rare = torch.rand(count, seeds, 1, generator=generator, dtype=x.dtype, device="cpu") < (1 + d) / (C + 1)
             for g in torch.where(rare, C, -1.0).to(x.dtype).unbind(0):
                 for v, gamma in parts:
                     track_(v, g, gamma if chain.t > 0 else 1.0)

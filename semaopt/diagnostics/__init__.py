@@ -1,4 +1,4 @@
-"""Measuring outside of the step: bounds of s, tracking error, stationarity, and what they mean in words."""
+"""Measure an optimizer while it runs: bounds of s, tracking error, stationarity, noise, and advice in words."""
 
 from semaopt.diagnostics.gap import duality_gap as duality_gap
 from semaopt.diagnostics.measure import Record as Record

@@ -1,4 +1,4 @@
-"""What the numbers mean, in words."""
+"""Turn measurements into advice, one sentence per finding."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from semaopt.theory.minimize import eta_limits
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a monitor has measured of one optimizer; None where it could not."""
+class Measurements:
+    """Summary of what a monitor has measured; None where it could not measure."""
 
     lr: float
     gamma: float
@@ -28,99 +28,112 @@ class Seen:
     unread: tuple[str, ...] = ()
     """Scalings whose s cannot be read."""
     sampled: bool = True
-    """Whether the steps had samples of the whole gradient, so that sigma2 can be known."""
+    """Whether each step has a sample of the whole gradient, so that sigma2 can be measured."""
 
 
-#: c_u/c_l from which on the theorems' bounds say little.
+#: Ratio c_u/c_l above which the bounds of the theorems say little.
 WIDE = 1e3
 
-#: Measured numbers below this are 0: their products need not be numbers.
+#: Measured numbers below this count as 0: products of them may underflow.
 TINY = 1e-200
 
 
-def advise(seen: Seen) -> list[str]:
-    """One sentence per finding, each with what to do about it."""
+def advise(m: Measurements) -> list[str]:
+    """Return one sentence per finding, each with a remedy."""
     found = [
-        f"the bounds of s are not known for {name}: it has no read(m, seen) that returns u from its buffers; "
-        "add one (see semaopt.scalings.Scaling)"
-        for name in seen.unread
+        f"The bounds of s are not known for {name}: its u cannot be read. A scaling of your own needs read(m, seen) "
+        "(see semaopt.scalings.Scaling)."
+        for name in m.unread
     ]
-    if not seen.sampled:
+    if not m.sampled:
         found.append(
-            "sigma^2 is not measured: SBMA averages the pieces of the hypergradient, and no sample of the whole is "
-            "ever formed; semaopt.SMB has one"
+            "sigma^2 is not measured: SBMA averages the pieces of the hypergradient and never forms a sample of the "
+            "whole. semaopt.SMB does."
         )
-    if seen.c_l is not None and seen.c_u is not None:
-        found += _step_size(seen, seen.c_l, seen.c_u)
-    sigma2, gradient, tracking = map(_usable, (seen.sigma2, seen.gradient, seen.tracking))
+    if m.c_l is not None and m.c_u is not None:
+        found += _step_size(m, m.c_l, m.c_u)
+    sigma2, gradient, tracking = map(_usable, (m.sigma2, m.gradient, m.tracking))
     if sigma2 is not None and gradient is not None:
-        found += _noise(seen, sigma2, gradient)
+        found += _noise(m, sigma2, gradient)
     if tracking is not None and gradient is not None and tracking > gradient:
         found.append(
-            f"|v - grad F|^2 = {tracking:.2g} on average, more than |grad F|^2 = {gradient:.2g}: v mostly "
-            "points elsewhere; lower lr (v must keep up with x) and gamma = 1 - beta (less noise) together, as "
-            "semaopt.schedules do"
+            f"Tracking: |v - grad F|^2 = {tracking:.2g} on average exceeds |grad F|^2 = {gradient:.2g}, so v mostly "
+            "points elsewhere. Lower lr (so that v keeps up with x) and gamma = 1 - beta (less noise) together, as "
+            "semaopt.schedules do."
         )
     return found
 
 
+def describe_noise(noise_scale: float | None, batch_size: int) -> str | None:
+    """Return one sentence that compares the batch size with the noise scale, None if it is unknown."""
+    if noise_scale is None or math.isnan(noise_scale):
+        return None
+    ratio = batch_size / noise_scale if noise_scale > 0 else math.inf
+    start = f"Noise scale {noise_scale:.2g} against batch size {batch_size}: "
+    if ratio < 0.5:
+        return start + "noise dominates, larger batches save steps almost in proportion."
+    if ratio <= 2:
+        return start + "the batch size is close to the critical one."
+    return start + "noise is small, smaller batches would need few additional steps."
+
+
 def _usable(value: float | None) -> float | None:
-    """A measured number to compute with: of NaN, Inf and 0 there is nothing to say."""
+    """Return a number that can be used in formulas; None for NaN, Inf and 0."""
     return value if value is not None and TINY < value < math.inf else None
 
 
-def _largest(c_l: float, c_u: float, L: float, gamma: float) -> float:
+def _largest_lr(c_l: float, c_u: float, L: float, gamma: float) -> float:
     ratio, cap = eta_limits(Constants(L=L, c_l=c_l, c_u=c_u))
     return min(ratio * gamma, cap)
 
 
-def _step_size(seen: Seen, c_l: float, c_u: float) -> list[str]:
-    """The largest lr of ``thm:2``, if L is known, and what clipping s would change."""
+def _step_size(m: Measurements, c_l: float, c_u: float) -> list[str]:
+    """Compare lr with the largest one of ``thm:2`` if L is known, and say what clipping s would change."""
     if not (SMALLEST_BOUND <= c_l <= c_u <= LARGEST_BOUND):
-        return [_boundless(c_l, c_u)]
+        return [_unbounded(c_l, c_u)]
     spread = c_u / c_l
-    if seen.L is None:
+    if m.L is None:
         if spread < WIDE:
             return []
-        said = f"c_u/c_l = {spread:.1g}: the bounds of thm:2 grow with it"
-        return [f"{said}; {_clip(seen, c_l, c_u)} (pass full_gradient to learn L, and the largest lr)"]
-    L = _usable(seen.L)
-    if L is None:  # grad F was the same everywhere, so any lr will do; or the run has diverged
+        fact = f"c_u/c_l = {spread:.1g}: the bounds of thm:2 grow with it."
+        return [f"{fact} {_clip(m, c_l, c_u)}. Pass full_gradient to measure L and the largest lr."]
+    L = _usable(m.L)
+    if L is None:  # grad F is constant, so that any lr works, or the run has diverged
         return []
-    limit = _largest(c_l, c_u, L, seen.gamma)
-    if seen.lr <= limit:
+    limit = _largest_lr(c_l, c_u, L, m.gamma)
+    if m.lr <= limit:
         return []
-    said = f"c_u/c_l = {spread:.1g}: thm:2 asks lr <= {limit:.1g} (L = {L:.2g}), and lr = {seen.lr:.2g}"
-    return [f"{said}; {_clip(seen, c_l, c_u)}"] if spread >= 10 else [f"{said}; lower lr, or raise gamma = 1 - beta"]
+    fact = f"c_u/c_l = {spread:.1g}: thm:2 requires lr <= {limit:.1g} (L = {L:.2g}), but lr = {m.lr:.2g}."
+    return [f"{fact} {_clip(m, c_l, c_u)}." if spread >= 10 else f"{fact} Lower lr, or raise gamma = 1 - beta."]
 
 
-def _boundless(c_l: float, c_u: float) -> str:
-    """Bounds of s with which no constants can be made."""
-    said = f"s runs from {c_l:.2g} to {c_u:.2g}"
+def _unbounded(c_l: float, c_u: float) -> str:
+    """Describe bounds of s for which the theorems have no constants."""
+    fact = f"s ranges from {c_l:.2g} to {c_u:.2g}"
     if not (0 < c_l <= c_u < math.inf):
-        return f"{said}: ass:2 does not hold; clip_scaling=(c_l, c_u) holds s between bounds"
+        return f"{fact}: ass:2 does not hold. Bound s with clip_scaling=(c_l, c_u)."
     return (
-        f"{said}: with such bounds thm:2 promises nothing; clip_scaling=(c_l, c_u) between {SMALLEST_BOUND:g} and "
-        f"{LARGEST_BOUND:g}, or a larger g0, brings them together"
+        f"{fact}: with these bounds thm:2 guarantees nothing. Use clip_scaling=(c_l, c_u) between {SMALLEST_BOUND:g} "
+        f"and {LARGEST_BOUND:g}, or a larger g0."
     )
 
 
-def _clip(seen: Seen, c_l: float, c_u: float) -> str:
-    """A factor 10 around the median of s, and what it would allow."""
-    middle = seen.median if seen.median is not None and c_l <= seen.median <= c_u else math.sqrt(c_l * c_u)
+def _clip(m: Measurements, c_l: float, c_u: float) -> str:
+    """Propose bounds a factor sqrt(10) below and above the median of s, and name the lr that they allow."""
+    middle = m.median if m.median is not None and c_l <= m.median <= c_u else math.sqrt(c_l * c_u)
     low, high = max(c_l, float(f"{middle / math.sqrt(10):.1g}")), min(c_u, float(f"{middle * math.sqrt(10):.1g}"))
     low, high = min(low, high), max(low, high)
-    text = f"clip_scaling=({low:.3g}, {high:.3g}) would bring it to {high / low:.2g}"
-    return text if seen.L is None else f"{text} and allow lr <= {_largest(low, high, seen.L, seen.gamma):.1g}"
+    text = f"clip_scaling=({low:.3g}, {high:.3g}) would reduce it to {high / low:.2g}"
+    return text if m.L is None else f"{text} and allow lr <= {_largest_lr(low, high, m.L, m.gamma):.1g}"
 
 
-def _noise(seen: Seen, sigma2: float, gradient: float) -> list[str]:
-    """Whether gamma is small against the noise: v averages about 2/gamma samples."""
-    left = seen.gamma / (2 - seen.gamma) * sigma2
+def _noise(m: Measurements, sigma2: float, gradient: float) -> list[str]:
+    """Compare gamma with the noise: v averages about 2/gamma samples."""
+    left = m.gamma / (2 - m.gamma) * sigma2
     if left <= gradient:
         return []
     wanted = 2 * gradient / (sigma2 + gradient)
     return [
-        f"noise: an average with gamma = {seen.gamma:.2g} leaves {left:.2g} of sigma^2 = {sigma2:.2g}, more than "
-        f"|grad F|^2 = {gradient:.2g}; gamma <= {wanted:.1g} (beta >= {1 - wanted:.6g}) would leave less"
+        f"Noise: an average with gamma = {m.gamma:.2g} keeps {left:.2g} of sigma^2 = {sigma2:.2g}, more than "
+        f"|grad F|^2 = {gradient:.2g}. Use gamma <= {wanted:.1g} (beta >= {1 - wanted:.6g})."
     ]

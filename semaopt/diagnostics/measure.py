@@ -1,4 +1,4 @@
-"""What can be read from an optimizer's state after a step, without taking part in it."""
+"""Read measurements from an optimizer's state after a step, without changing the step."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from semaopt._averages import buffer_multiple, moving_average, sample_weight
 from semaopt._validation import to_float
-from semaopt.estimator import COUNTERS, estimate, group_norm, real
+from semaopt.estimator import COUNTERS, group_norm, real
 from semaopt.scalings import Seen
+from semaopt.schedules.momentum import gamma_of
 
-#: So many coordinates of a tensor are looked at for the median of s.
+#: Number of coordinates of a tensor that enter the median of s.
 SAMPLE = 4096
 
 
 @dataclass(frozen=True)
 class Record:
-    """One measured step; None is what could not be measured."""
+    """Measurements of one step; None where something could not be measured."""
 
     step: int
     c_l: float | None = None
     """The smallest s of the step."""
     median: float | None = None
-    """The median of s, of a sample of the coordinates."""
+    """The median of s over a sample of the coordinates."""
     c_u: float | None = None
     """The largest s of the step."""
     gradient_norm: float | None = None
@@ -39,106 +41,163 @@ class Record:
     """|O(x_t) - grad F(x_t)|^2, whose mean is the variance; without a full gradient |O(x_t) - v_t|^2. None for SBMA,
     which has no sample of the whole gradient.
     """
+    signal: float | None = None
+    """|grad F(x_t)|^2; without a full gradient an unbiased estimate of it from |O(x_t)|^2 and |v_{t+1}|^2."""
+    variance: float | None = None
+    """|O(x_t) - grad F(x_t)|^2; without a full gradient an unbiased estimate from |O(x_t)|^2 and |v_{t+1}|^2."""
     secant: float | None = None
-    """|grad F(x_t) - grad F(x_s)|/|x_t - x_s| with the measured step s before: at most L."""
+    """|grad F(x_t) - grad F(x_s)|/|x_t - x_s| for the previous measured step s: at most L."""
     gap: float | None = None
-    """The proxy of the duality gap."""
+    """The estimate of the duality gap."""
 
 
-def whole(x: Tensor) -> float:
-    """A one-element tensor as a float, the global value where it is sharded (FSDP2)."""
+def item(x: Tensor) -> float:
+    """Return a one-element tensor as a float; a sharded one (FSDP2) is gathered."""
     return float(x.full_tensor() if hasattr(x, "full_tensor") else x)
 
 
 def averaged(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """The param groups that are scaled and averaged: those of x, not the y of a min-max or bilevel problem."""
-    return [group for group in optimizer.param_groups if "scaling" in group and group.get("beta") is not None]
+    """Return the param groups whose gradients are averaged: those of x, not the y of a min-max or bilevel problem."""
+    return [group for group in optimizer.param_groups if _is_averaged(group)]
+
+
+def _is_averaged(group: dict[str, Any]) -> bool:
+    if "beta" in group:
+        return "scaling" in group and group["beta"] is not None
+    gamma = gamma_of(group)
+    return gamma is not None and ("betas" in group or gamma < 1)
 
 
 def reals(state: dict[str, Any]) -> dict[str, Any]:
-    """A parameter's state with complex tensors as pairs of reals."""
+    """Return a parameter's state with complex tensors as pairs of reals."""
     return {k: real(m) if isinstance(m, Tensor) and k not in COUNTERS else m for k, m in state.items()}
 
 
+def step_count(state: dict[str, Any]) -> float | None:
+    """Return how many steps a parameter has taken, None if its optimizer does not count them (torch's SGD)."""
+    return to_float(state["step"]) if "step" in state else None
+
+
 def estimates(optimizer: Optimizer, group: dict[str, Any]) -> list[tuple[Tensor, dict[str, Any], Tensor]]:
-    """(x, its state, v_{t+1}) for the parameters of a group that have taken a step."""
+    """Return (x, its state, v_{t+1}) for the parameters of a group that have an average."""
     found = []
     for x in group["params"]:
-        state = optimizer.state.get(x)
-        if state and "v" in state:
-            m = reals(state)
-            found.append((x, m, estimate(m, "v", corrected=group.get("bias_correction", False))))
+        v = moving_average(optimizer, group, x)
+        if v is not None:
+            found.append((x, reals(optimizer.state[x]), real(v)))
     return found
 
 
-def scaling_range(optimizer: Optimizer, group: dict[str, Any]) -> tuple[float, float, float] | None:
-    """The smallest, the median and the largest s = 1/(sqrt(u) + G0) of a group's last step; None without ``read``.
+def scaling_range(
+    optimizer: Optimizer, group: dict[str, Any], stepped: Callable[[Tensor], bool] = lambda x: True
+) -> tuple[float, float, float] | None:
+    """Return the smallest, the median and the largest s = 1/(sqrt(u) + G0) of a group's last step, None if unknown.
 
     s falls with u, so one pass over u finds both ends. The median is that of a sample of the coordinates.
+
+    Args:
+        optimizer: the optimizer of the group.
+        group: one of its averaged groups.
+        stepped: whether a parameter took part in the last step; by default all that have an average.
     """
-    scaling, clip, corrected = group["scaling"], group.get("clip_scaling"), group.get("bias_correction", False)
-    if not hasattr(scaling, "read"):
+    taken = [(m, v) for x, m, v in estimates(optimizer, group) if stepped(x)]
+    if not taken or not is_readable(group):
         return None
-    steps = estimates(optimizer, group)
-    if not steps:
-        return None
-    norm = cache(lambda: group_norm([v for _, _, v in steps]))
     ends: list[float] = []
     sample: list[Tensor] = []
-    for _, m, v in steps:
-        u = scaling.read(m, Seen(v, v, m["step"].item() - 1, norm, corrected))
-        if not isinstance(u, Tensor):
-            u = torch.tensor(float(u))
+    for u in _second_moments(group, taken):
         if u.numel() == 0:
             continue
-        ends += whole(u.amin()), whole(u.amax())
+        ends += item(u.amin()), item(u.amax())
         local = (u.to_local() if hasattr(u, "to_local") else u).detach().reshape(-1)
         sample.append(local[:: max(1, local.numel() // SAMPLE)].double().cpu())
     if not sample:
         return None
+    multiple = buffer_multiple(group) if "momentum" in group else 1.0
+    g0 = group["scaling"].g0 if "scaling" in group else group.get("eps", 0.0)
+    clip = group.get("clip_scaling")
 
     def s(u: float) -> float:
-        size = math.sqrt(u) + scaling.g0
-        value = math.inf if size == 0 else 1 / size
+        size = math.sqrt(u) + g0
+        value = math.inf if size == 0 else multiple / size
         return value if clip is None else min(max(value, clip[0]), clip[1])
 
-    # min() and max() pass over a NaN that is not the first.
+    # min() and max() ignore a NaN that is not the first.
     low, high = (math.nan, math.nan) if any(map(math.isnan, ends)) else (min(ends), max(ends))
     return s(high), s(float(torch.cat(sample).median())), s(low)
 
 
+def is_readable(group: dict[str, Any]) -> bool:
+    """Return whether the scaling s of a group can be read: semaopt's, torch's Adam and AdamW, and SGD's."""
+    if "scaling" in group:
+        return hasattr(group["scaling"], "read")
+    return "momentum" in group or {"betas", "eps", "amsgrad"} <= group.keys()
+
+
+def _second_moments(group: dict[str, Any], taken: list[tuple[dict[str, Any], Tensor]]) -> list[Tensor]:
+    """Return u of each parameter as the step used it."""
+    if "scaling" in group:
+        corrected = group.get("bias_correction", False)
+        norm = cache(lambda: group_norm([v for _, v in taken]))
+        found = [group["scaling"].read(m, Seen(v, v, m["step"].item() - 1, norm, corrected)) for m, v in taken]
+        return [u if isinstance(u, Tensor) else torch.tensor(float(u), device="cpu") for u in found]
+    if "momentum" in group:
+        return [torch.ones((), device="cpu")] * len(taken)
+    key, beta2 = "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq", to_float(group["betas"][1])
+    return [m[key] / (1 - beta2 ** to_float(m["step"])) for m, _ in taken]
+
+
 def squared_norm(tensors: Iterable[Tensor]) -> float:
-    """|.|^2 over all tensors as one vector."""
+    """Return |.|^2 of all tensors as one vector."""
     listed = list(tensors)
     norm = float(group_norm(listed)) if listed else 0.0
     return norm * norm  # inf, where ** raises
 
 
-def coupled_decay(group: dict[str, Any]) -> float:
-    """The weight decay that is part of the gradient."""
-    return 0.0 if group.get("decoupled_weight_decay", False) else to_float(group.get("weight_decay", 0.0))
+def coupled_decay(optimizer: Optimizer, group: dict[str, Any]) -> float:
+    """Return the weight decay that is part of the gradient."""
+    decoupled = group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW))
+    return 0.0 if decoupled else to_float(group.get("weight_decay", 0.0))
 
 
-def oracle(group: dict[str, Any], x: Tensor, g: Tensor) -> Tensor:
-    """The stochastic gradient that the step averages: the sign of ``maximize`` and a coupled weight decay included."""
+def oracle(optimizer: Optimizer, group: dict[str, Any], x: Tensor, g: Tensor) -> Tensor:
+    """Return the stochastic gradient that the step averages, with the sign of ``maximize`` and coupled decay."""
     g = -g if group.get("maximize", False) else g
-    decay = coupled_decay(group)
+    decay = coupled_decay(optimizer, group)
     return g.add(x.detach(), alpha=decay) if decay != 0 else g
 
 
 def innovation(group: dict[str, Any], m: dict[str, Any], sample: Tensor, v: Tensor) -> Tensor | None:
-    r"""The sample minus the estimate before it, from the estimate after it; None in a parameter's first step.
+    r"""Return the sample minus the estimate before it, from the estimate after it; None in the first step.
 
     :math:`v_{t+1} = [(w_{t+1} - \gamma)v_t + \gamma O]/w_{t+1}`, so :math:`O - v_t = (O -
     v_{t+1})w_{t+1}/(w_{t+1} - \gamma)`. The weight w of all samples is 1 without bias correction.
     """
-    weight = float(m["v_weight"]) if group.get("bias_correction", False) else 1.0
-    before = (weight - 1) + to_float(group["beta"])  # exact where weight = 1
-    return (sample - v) * (weight / before) if m["step"] > 1 and before > 0 else None
+    weight, gamma = sample_weight(group, m), gamma_of(group)
+    if gamma is None:
+        return None
+    before = (weight - 1) + (1 - gamma)  # exact where weight = 1
+    return (sample - v) * (weight / before) if step_count(m) != 1 and before > 0 else None
+
+
+def effective_samples(group: dict[str, Any], m: dict[str, Any]) -> float:
+    r"""Return 1 over the sum of the squared weights of the samples in v, for a constant beta.
+
+    It is :math:`(2-\gamma)/\gamma` in the limit. The average of n independent samples has 1/n of their variance.
+    """
+    gamma, t = gamma_of(group) or 1.0, step_count(m)
+    if t is None:
+        return (2 - gamma) / gamma
+    beta = 1 - gamma
+    if sample_weight(group, m) == 1.0 and "exp_avg" not in m:  # v starts at the first sample
+        squares = beta ** (2 * (t - 1)) + gamma / (2 - gamma) * (1 - beta ** (2 * (t - 1)))
+    else:
+        squares = gamma / (2 - gamma) * (1 - beta ** (2 * t)) / (1 - beta**t) ** 2
+    return float(1 / squares)
 
 
 def gradients(optimizer: Optimizer, full_gradient: Callable[[], Any]) -> dict[int, Tensor]:
-    """Id of a parameter -> its full gradient, from a closure that returns a loss or the list of gradients."""
+    """Return {id of a parameter: its full gradient} from a closure that returns a loss or a list of gradients."""
     xs = [x for group in optimizer.param_groups for x in group["params"]]
     with torch.enable_grad():
         given = full_gradient()
@@ -146,8 +205,8 @@ def gradients(optimizer: Optimizer, full_gradient: Callable[[], Any]) -> dict[in
         if given.numel() != 1 or not given.requires_grad:
             raise ValueError(
                 f"full_gradient returned a tensor of shape {tuple(given.shape)} with requires_grad="
-                f"{given.requires_grad}; return the loss on all data (one number, not detached), or the list of "
-                "gradients in the order of the optimizer's parameters"
+                f"{given.requires_grad}. Return the loss on all data (one number, not detached), or the list of "
+                "gradients in the order of the optimizer's parameters."
             )
         wanted = [x for x in xs if x.requires_grad]
         found: Sequence[Tensor | None] = torch.autograd.grad(given.sum(), wanted, allow_unused=True)
@@ -155,13 +214,16 @@ def gradients(optimizer: Optimizer, full_gradient: Callable[[], Any]) -> dict[in
         if any(id(x) in lower and g is not None for x, g in zip(wanted, found, strict=True)):
             raise TypeError(
                 f"full_gradient returned a loss f(x, y), but {type(optimizer).__name__} follows the hypergradient, "
-                "which also goes through y*(x); return one list, the gradients in x and None for each lower parameter "
-                "(semaopt.hypergradient.compare(...).exact has the former for small lower problems), or F(x)"
+                "which also depends on y*(x). Return a list with the gradients in x and None for each lower parameter "
+                "(semaopt.hypergradient.compare(...).exact has them for small lower problems), or F(x)."
             )
         pairs = zip(wanted, found, strict=True)
     else:
         listed = list(given)
         if len(listed) != len(xs):
-            raise ValueError(f"full_gradient returned {len(listed)} gradients for {len(xs)} parameters; one for each")
+            raise ValueError(
+                f"full_gradient returned {len(listed)} gradients for {len(xs)} parameters. "
+                "Return one for each parameter."
+            )
         pairs = zip(xs, listed, strict=True)
     return {id(x): g.detach() for x, g in pairs if g is not None}

@@ -1,7 +1,8 @@
-"""A monitor on an optimizer's step hooks: is it converging, and do the assumptions of the theorems hold?"""
+"""Measure an optimizer by its step hooks: does it converge, and do the assumptions of the theorems hold?"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict
 from types import TracebackType
@@ -13,28 +14,30 @@ from torch.optim import Optimizer
 
 from semaopt._validation import require, to_float, validate_integer
 from semaopt.diagnostics import measure
-from semaopt.diagnostics.advice import Seen, advise
-from semaopt.diagnostics.gap import check_sides, duality_gap
+from semaopt.diagnostics.advice import Measurements, advise, describe_noise
+from semaopt.diagnostics.gap import duality_gap, groups_by_role
 from semaopt.diagnostics.measure import Record
 from semaopt.estimator import real
 from semaopt.iterates import Iterates
-from semaopt.optimizers.sbma import SBMA
+from semaopt.schedules.momentum import gamma_of
 
 
 class Monitor:
-    r"""Measures every ``every`` steps, by hooks; between them it costs a counter, and outside of ``with`` nothing.
+    r"""Measure every ``every`` steps inside a ``with`` block; other steps only increment a counter.
 
     Args:
-        optimizer: one of semaopt with averaged groups (ASA, PDSM, PDAda, ...).
-        full_gradient: a closure that returns the loss on all data (its gradient is taken by autograd, ``.grad`` is not
-            touched), or the list of gradients in the order of the optimizer's parameters. Of a min-max problem it is
-            f(x, y), and its gradient in x at :math:`(x_t, y_t)`, not that of F, is what is measured against. Of a
-            bilevel problem it is F(x), or a list: the hypergradient in x, and None for each lower parameter.
+        optimizer: an optimizer of semaopt with averaged groups (ASA, PDSM, PDAda, ...), or torch's Adam, AdamW or SGD
+            with momentum, whose ``exp_avg`` or ``momentum_buffer`` is v.
+        full_gradient: a closure that returns the loss on all data (autograd takes its gradient and leaves ``.grad``
+            alone), or the list of gradients in the order of the optimizer's parameters. For a min-max problem the loss
+            is f(x, y), and v is compared with its gradient in x at :math:`(x_t, y_t)`, not with that of F. For a
+            bilevel problem return F(x), or a list: the hypergradient in x, and None for each lower parameter.
         every: measure the steps 0, every, 2 every, ...
-        writer: anything with ``add_scalar(tag, value, step)``, such as TensorBoard's SummaryWriter.
-        gap_steps: of a min-max problem, with a ``full_gradient`` that returns a loss: so many steps of
-            :func:`semaopt.diagnostics.duality_gap` are taken at each measured step; 0 turns it off.
-        seed: of x_tau.
+        writer: an object with ``add_scalar(tag, value, step)``, such as TensorBoard's SummaryWriter.
+        batch_size: number of examples per gradient, the unit of :attr:`noise_scale`.
+        gap_steps: for a min-max problem whose ``full_gradient`` returns a loss: the number of steps of
+            :func:`semaopt.diagnostics.duality_gap` at each measured step; 0 turns it off.
+        seed: seed of x_tau.
 
     >>> x = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
     >>> optimizer = semaopt.ASA([x], lr=0.1, beta=0.9, scaling="adam")
@@ -56,28 +59,29 @@ class Monitor:
         every: int = 100,
         writer: Any = None,
         *,
+        batch_size: int = 1,
         gap_steps: int = 0,
         seed: int = 0,
     ) -> None:
-        every = validate_integer("every", every, "100 costs next to nothing")
+        every = validate_integer("every", every, "every=100 costs almost nothing.")
         ok = writer is None or hasattr(writer, "add_scalar")
-        require(
-            ok, "writer", writer, "needs add_scalar(tag, value, step)", "torch.utils.tensorboard.SummaryWriter has it"
-        )
-        gap_steps = validate_integer("gap_steps", gap_steps, "5 is enough to see a trend", minimum=0)
+        remedy = "torch.utils.tensorboard.SummaryWriter has it."
+        require(ok, "writer", writer, "must have add_scalar(tag, value, step)", remedy)
+        gap_steps = validate_integer("gap_steps", gap_steps, "5 steps are enough to see a trend.", minimum=0)
         ok = gap_steps == 0 or full_gradient is not None
-        require(ok, "gap_steps", gap_steps, "needs full_gradient", "pass the closure that returns f(x, y)")
+        require(ok, "gap_steps", gap_steps, "it needs full_gradient", "Pass the closure that returns f(x, y).")
         if gap_steps > 0:
-            check_sides(optimizer)
+            groups_by_role(optimizer)
         if not measure.averaged(optimizer):
             raise TypeError(
-                f"{type(optimizer).__name__} has no param group with a scaling and a beta: there is no s and no v to "
-                "measure; use an optimizer of semaopt with momentum (semaopt.ASA covers Adam and SGD)"
+                f"{type(optimizer).__name__} has no param group with momentum, so there is no moving average v to "
+                "measure. Use an optimizer of semaopt, or torch's Adam, AdamW or SGD with momentum."
             )
         self.optimizer, self.full_gradient, self.every, self.writer = optimizer, full_gradient, every, writer
+        self.batch_size = validate_integer("batch_size", batch_size, "It is the number of examples per gradient.")
         self.gap_steps, self.seed = gap_steps, seed
-        # SBMA averages the pieces of the hypergradient: what it leaves in x.grad is no sample but the estimate.
-        self._sampled = not isinstance(optimizer, SBMA)
+        # SBMA averages the pieces of the hypergradient and leaves the estimate in x.grad: there is no sample.
+        self._samples_gradient = getattr(optimizer, "samples_gradient", True)
         self.history: list[Record] = []
         self.t = 0
         self._handles: list[Any] = []
@@ -85,11 +89,11 @@ class Monitor:
         self._gradients: dict[int, Tensor] = {}
         self._before_last: tuple[dict[int, Tensor], list[Tensor]] | None = None
         self._points: dict[int, Tensor] = {}
-        self._skipped = 0
+        self._counts: dict[int, float | None] = {}
 
     def __enter__(self) -> Monitor:
         if self._handles:
-            raise RuntimeError("this monitor is already on; make another one, or leave the first with block")
+            raise RuntimeError("This monitor is already active. Leave its with block first, or create another monitor.")
         self._iterates = Iterates(self.optimizer, keep=("sampled",), seed=self.seed)
         self._handles = [
             self.optimizer.register_step_pre_hook(self._before),
@@ -107,17 +111,24 @@ class Monitor:
             self._iterates.remove()
 
     def _before(self, *_: Any) -> None:
-        if self.t % self.every == 0:
-            self._skipped = getattr(self.optimizer, "skipped_steps", 0)
-            if self.full_gradient is not None:
-                self._gradients = measure.gradients(self.optimizer, self.full_gradient)
-            # Where x will have moved, and is needed: for the secant, and for a weight decay that is part of the sample.
-            self._points = {
-                id(x): x.detach().clone()
-                for group in measure.averaged(self.optimizer)
-                if self.full_gradient is not None or measure.coupled_decay(group) != 0
-                for x in group["params"]
-            }
+        if self.t % self.every != 0:
+            return
+        if self.full_gradient is not None:
+            self._gradients = measure.gradients(self.optimizer, self.full_gradient)
+        groups = measure.averaged(self.optimizer)
+        # x_t is needed after the step for the secant, and for a weight decay that is part of the sample.
+        self._points = {
+            id(x): x.detach().clone()
+            for group in groups
+            if self.full_gradient is not None or measure.coupled_decay(self.optimizer, group) != 0
+            for x in group["params"]
+        }
+        self._counts = {
+            id(x): measure.step_count(self.optimizer.state[x])
+            for group in groups
+            for x in group["params"]
+            if self.optimizer.state.get(x)
+        }
 
     def _after(self, *_: Any) -> None:
         if self.t % self.every == 0:
@@ -127,9 +138,15 @@ class Monitor:
             self._write(record)
         self.t += 1
 
+    def _stepped(self, x: Tensor) -> bool:
+        """Return whether the parameter took part in the step: its counter moved, or without one it has a gradient."""
+        now = measure.step_count(self.optimizer.state.get(x, {}))
+        return x.grad is not None if now is None else now != self._counts.get(id(x))
+
     def _measure(self) -> Record:
-        every = [measure.scaling_range(self.optimizer, group) for group in measure.averaged(self.optimizer)]
-        ranges = [found for found in every if found is not None]
+        groups = measure.averaged(self.optimizer)
+        found = [measure.scaling_range(self.optimizer, group, self._stepped) for group in groups]
+        ranges = [bounds for bounds in found if bounds is not None]
         c_l, median, c_u = (
             (min(r[0] for r in ranges), sorted(r[1] for r in ranges)[len(ranges) // 2], max(r[2] for r in ranges))
             if ranges
@@ -137,37 +154,69 @@ class Monitor:
         )
         exact = self.full_gradient is not None
         gradient, errors, noises = self._vectors(exact)
+        norm2 = measure.squared_norm(gradient) if exact else None
+        noise = measure.squared_norm(noises) if noises else None
+        signal, variance = (norm2, noise) if exact else self._signal_and_variance()
         return Record(
             self.t,
             c_l,
             median,
             c_u,
-            measure.squared_norm(gradient) ** 0.5 if exact else None,
-            measure.squared_norm(errors) if exact else None,
-            measure.squared_norm(noises) if noises else None,
-            self._secant(gradient) if exact else None,
-            self._gap() if self.gap_steps else None,
+            gradient_norm=None if norm2 is None else norm2**0.5,
+            tracking_error=measure.squared_norm(errors) if exact else None,
+            noise=noise,
+            signal=signal,
+            variance=variance,
+            secant=self._secant(gradient) if exact else None,
+            gap=self._gap() if self.gap_steps else None,
         )
 
     def _vectors(self, exact: bool) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Grad F(x_t), v_{t+1} - grad F(x_t), and the noise of the sample, parameter by parameter."""
+        """Return grad F(x_t), v_{t+1} - grad F(x_t) and the noise of the sample, one tensor per parameter."""
         gradient, errors, noises = [], [], []
-        skipped = getattr(self.optimizer, "skipped_steps", 0) > self._skipped  # v has not taken this sample
         for group in measure.averaged(self.optimizer):
             for x, m, v in measure.estimates(self.optimizer, group):
-                at = self._points.get(id(x), x)
-                sample = None if x.grad is None else real(measure.oracle(group, at, x.grad)).to(v.dtype)
+                sample = self._sample(group, x, v)
                 if exact:
                     given = self._gradients.get(id(x), torch.zeros_like(x))
-                    full = real(measure.oracle(group, at, given)).to(v.dtype)
+                    full = self._oracle(group, x, given).to(v.dtype)
                     gradient.append(full)
                     errors.append(v - full)
                     noise = None if sample is None else sample - full
                 else:
-                    noise = None if sample is None else measure.innovation(group, m, sample, v)
-                if noise is not None and self._sampled and not skipped:
+                    first = id(x) not in self._counts
+                    noise = None if sample is None or first else measure.innovation(group, m, sample, v)
+                if noise is not None:
                     noises.append(noise)
         return gradient, errors, noises
+
+    def _oracle(self, group: dict[str, Any], x: Tensor, g: Tensor) -> Tensor:
+        return real(measure.oracle(self.optimizer, group, self._points.get(id(x), x), g))
+
+    def _sample(self, group: dict[str, Any], x: Tensor, v: Tensor) -> Tensor | None:
+        """Return the sample O(x_t) of the gradient in ``x``, None if the step had none."""
+        has_sample = self._samples_gradient and x.grad is not None
+        return self._oracle(group, x, x.grad).to(v.dtype) if has_sample and x.grad is not None else None
+
+    def _signal_and_variance(self) -> tuple[float | None, float | None]:
+        r"""Estimate |grad F|^2 and tr(Sigma) from one sample and v, an average of n samples, without a full gradient.
+
+        :math:`E|O|^2 = |\nabla F|^2 + \sigma^2` and :math:`E|v|^2 = |\nabla F|^2 + \sigma^2/n` while x moves little
+        over n steps; the two equations give both. This is the estimator of McCandlish et al. (2018), appendix A.1,
+        with v in place of the gradient of a larger batch.
+        """
+        signal = variance = 0.0
+        found = False
+        for group in measure.averaged(self.optimizer):
+            for x, m, v in measure.estimates(self.optimizer, group):
+                sample, n = self._sample(group, x, v), measure.effective_samples(group, m)
+                if sample is None or n <= 1:
+                    continue
+                found = True
+                one, many = measure.squared_norm([sample]), measure.squared_norm([v])
+                signal += (n * many - one) / (n - 1)
+                variance += (one - many) * n / (n - 1)
+        return (signal, variance) if found else (None, None)
 
     def _secant(self, gradient: list[Tensor]) -> float | None:
         now, before = (self._points, gradient), self._before_last
@@ -182,7 +231,7 @@ class Monitor:
         def loss() -> Tensor:
             value = self.full_gradient() if self.full_gradient is not None else None
             if not isinstance(value, Tensor):
-                raise TypeError("gap_steps needs a full_gradient that returns the loss f(x, y), not gradients")
+                raise TypeError("gap_steps needs a full_gradient that returns the loss f(x, y), not gradients.")
             return value
 
         return duality_gap(self.optimizer, loss, self.gap_steps)
@@ -201,9 +250,13 @@ class Monitor:
         known = self._known(name)
         return known[-1] if known else None
 
+    def _mean(self, name: str) -> float | None:
+        known = self._known(name)
+        return sum(known) / len(known) if known else None
+
     @property
     def scaling_bounds(self) -> tuple[float, float] | None:
-        """(c_l, c_u): the smallest and the largest s in all measured steps; None before the first."""
+        """(c_l, c_u), the smallest and the largest s over all measured steps; None before the first."""
         low, high = self._known("c_l"), self._known("c_u")
         return (min(low), max(high)) if low and high else None
 
@@ -219,51 +272,64 @@ class Monitor:
 
     @property
     def average_gradient(self) -> float | None:
-        """The average of |grad F(x_t)|^2 over the measured steps, what ``plan.bound(T)`` bounds."""
+        """The average of |grad F(x_t)|^2 over the measured steps, which ``plan.bound(T)`` bounds."""
         known = self._known("gradient_norm")
         return sum(value * value for value in known) / len(known) if known else None  # inf, where ** raises
 
     @property
     def average_tracking(self) -> float | None:
-        """The average of |v_{t+1} - grad F(x_t)|^2 over the measured steps, what ``plan.tracking(T)`` bounds."""
-        known = self._known("tracking_error")
-        return sum(known) / len(known) if known else None
+        """The average of |v_{t+1} - grad F(x_t)|^2 over the measured steps, which ``plan.tracking(T)`` bounds."""
+        return self._mean("tracking_error")
 
     @property
-    def L(self) -> float | None:  # noqa: N802 - the theorems' letter
-        """The largest secant of grad F along the path: at most its Lipschitz constant."""
+    def L(self) -> float | None:  # noqa: N802 - the letter of the theorems
+        """The largest secant of grad F along the path, a lower bound of its Lipschitz constant."""
         known = self._known("secant")
         return max(known) if known else None
 
     @property
     def sigma2(self) -> float | None:
-        """The average of |O - grad F|^2; without a full gradient of |O - v_t|^2, which adds the tracking error to
-        it. None for SBMA; samples that ``on_nonfinite`` left out do not count.
+        """The average of |O - grad F|^2; without a full gradient that of |O - v_t|^2.
+
+        The latter includes the tracking error. None for SBMA. Skipped steps do not count.
         """
-        known = self._known("noise")
-        return sum(known) / len(known) if known else None
+        return self._mean("noise")
+
+    @property
+    def noise_scale(self) -> float | None:
+        r"""The simple noise scale :math:`tr(\Sigma)/|\nabla F|^2` of McCandlish et al. (2018), in examples.
+
+        It estimates the critical batch size: below it larger batches save steps almost in proportion, above it they
+        hardly help. Numerator and denominator are averaged over the measured steps before they are divided. They come
+        from ``full_gradient``, or else from the sample and its moving average (:attr:`Record.signal`,
+        :attr:`Record.variance`). With the default ``batch_size=1`` the unit is the batch. inf if no signal was found.
+        """
+        signal, variance = self._mean("signal"), self._mean("variance")
+        if signal is None or variance is None:
+            return None
+        return self.batch_size * max(variance, 0.0) / signal if signal > 0 else math.inf
 
     @property
     def gap(self) -> float | None:
-        """The proxy of the duality gap at the last measured step; None without ``gap_steps``."""
+        """The estimate of the duality gap at the last measured step; None without ``gap_steps``."""
         return self._last("gap")
 
     def sampled(self) -> list[Tensor]:
-        """x_tau with tau uniform on the steps of the last ``with``, in the order of the optimizer's parameters."""
+        """Return x_tau, tau uniform on the steps of the last ``with`` block, in the order of the parameters."""
         if self._iterates is None:
-            raise RuntimeError("the monitor was never on; take steps within `with Monitor(...)`")
+            raise RuntimeError("The monitor was never active. Take steps inside `with Monitor(...)`.")
         return self._iterates.sampled()
 
     @property
     def warnings(self) -> list[str]:
-        """What the numbers mean, in words, with what to do about it."""
+        """Problems that the measurements show, one sentence each, with a remedy."""
         groups = measure.averaged(self.optimizer)
         bounds, medians = self.scaling_bounds, self._known("median")
-        unread = tuple({type(g["scaling"]).__name__ for g in groups if not hasattr(g["scaling"], "read")})
+        unread = tuple({_scaling_name(self.optimizer, group) for group in groups if not measure.is_readable(group)})
         return advise(
-            Seen(
+            Measurements(
                 lr=max(to_float(group["lr"]) for group in groups),
-                gamma=min(1 - to_float(group["beta"]) for group in groups),
+                gamma=min(gamma for group in groups if (gamma := gamma_of(group)) is not None),
                 c_l=bounds[0] if bounds else None,
                 median=medians[-1] if medians else None,
                 c_u=bounds[1] if bounds else None,
@@ -272,6 +338,29 @@ class Monitor:
                 gradient=self.average_gradient,
                 tracking=self.average_tracking,
                 unread=unread,
-                sampled=self._sampled,
+                sampled=self._samples_gradient,
             )
         )
+
+    @property
+    def verdicts(self) -> list[str]:
+        """One line per measured property: stationarity, tracking, noise and scaling."""
+        lines = []
+        norms, errors, bounds = self._known("gradient_norm"), self._known("tracking_error"), self.scaling_bounds
+        if len(norms) > 1:
+            trend = "falls" if norms[-1] < norms[0] else "does not fall"
+            lines.append(f"Stationarity: |grad F| {trend}, from {norms[0]:.2g} to {norms[-1]:.2g}.")
+        if norms and errors:
+            share = errors[-1] / norms[-1] ** 2 if norms[-1] > 0 else math.inf
+            state = "follows" if share < 1 else "does not follow"
+            lines.append(f"Tracking: v {state} the gradient, |v - grad F|^2 is {share:.2g} of |grad F|^2.")
+        noise = describe_noise(self.noise_scale, self.batch_size)
+        if noise is not None:
+            lines.append(noise)
+        if bounds is not None:
+            lines.append(f"Scaling: s lies in [{bounds[0]:.2g}, {bounds[1]:.2g}].")
+        return lines
+
+
+def _scaling_name(optimizer: Optimizer, group: dict[str, Any]) -> str:
+    return type(group.get("scaling", optimizer)).__name__

@@ -1,105 +1,41 @@
-"""The experiments from Python: what the commands do, as functions that return tables."""
+"""Experiments from Python: the functions behind ``semaopt run``, ``tune``, ``reproduce`` and ``report``."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
+from semaopt.experiments import report as reports
+from semaopt.experiments.files import OutputError, require_writable
 from semaopt.experiments.results import table
+from semaopt.experiments.results.model import Results
 from semaopt.experiments.results.table import Table
 from semaopt.experiments.spec.errors import SpecError, near
 from semaopt.experiments.spec.schema import Spec, Tuning, load
-from semaopt.experiments.sweep import study
-from semaopt.experiments.sweep.engines.local import Engine, Here, Workers
-from semaopt.experiments.sweep.runner import Place, Runner, Silent, Watch
+from semaopt.experiments.sweep import load as stored
+from semaopt.experiments.sweep import reproduction, study
+from semaopt.experiments.sweep.engines.local import Engine, InProcess, Workers
+from semaopt.experiments.sweep.runner import Runner, Silent, Watch, Workspace
 from semaopt.experiments.training import distributed
 from semaopt.experiments.training.run import Machine
 
 DTYPES = ("float32", "float64", "bfloat16")
-MOST_WORKERS = 1024
+MAX_WORKERS = 1024
 
 
-def machine(device: str, dtype: str, group: distributed.Group) -> Machine:
-    """Where runs are computed, checked."""
-    if dtype not in DTYPES:
-        raise SpecError(f"dtype={dtype!r}: must be one of {', '.join(DTYPES)}; the default is float32")
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # torch raises both for a device that is not there
-        raise SpecError(f"device={device!r}: cannot be used here ({str(error).splitlines()[0]}); try cpu") from error
-    return Machine(device, dtype, group.world)
-
-
-@contextmanager
-def engine(name: str, workers: int | None, address: str | None, group: distributed.Group) -> Iterator[Engine]:
-    """Who does the runs: worker processes, Ray, or, where several processes share a run, this one with the others."""
-    check_engine(name, address, workers)
-    count = cores() if workers is None else workers
-    if name == "ray":
-        from semaopt.experiments.sweep.engines.ray import RayWorkers
-
-        with RayWorkers(address, max(count, 1)) as cluster:
-            yield cluster
-    elif count == 0 or group.world > 1:
-        yield Here()
-    else:
-        with Workers(count) as pool:
-            yield pool
-
-
-def check_engine(name: str, address: str | None, workers: int | None) -> None:
-    """Refuse an engine that does not exist or is not installed, or what it does not take."""
-    if name not in ("local", "ray"):
-        raise SpecError(f"engine={name!r}: must be local or ray; local runs processes on this machine")
-    if address is not None and name != "ray":
-        raise SpecError(f"address={address!r}: is the address of a Ray cluster; add engine ray")
-    if name == "ray" and importlib.util.find_spec("ray") is None:
-        raise SpecError("engine='ray': needs the extra [ray]; pip install 'semaopt[ray]'")
-    if workers is not None and (type(workers) is not int or not 0 <= workers <= MOST_WORKERS):
-        rule = f"must be a whole number from 0 to {MOST_WORKERS}"
-        raise SpecError(
-            f"workers={workers!r}: {rule}; 0 does the runs in this process, None takes one per core, at most 8"
-        )
-
-
-def cores() -> int:
-    """The cores this process may use, at most 8: more workers would take longer to start than they save."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(usable, 8)
-
-
-def chosen(spec: str | Path | Spec, scale: str | None, only: Sequence[str]) -> Spec:
-    """The spec at its scale, tried out; methods that are asked for must be there."""
-    if isinstance(only, str):
-        raise SpecError(f"only={only!r}: must be a list of names; write only=[{only!r}]")
-    found = spec if isinstance(spec, Spec) else load(spec, scale)
-    names = [method.name for method in found.methods]
-    for name in only:
-        if name not in names:
-            raise SpecError(f"only={name!r}: is no method of {found.name}; {near(name, names)}")
-    study.rehearse(found, only)
-    return found
-
-
-def check_tuning(spec: Spec) -> Tuning:
-    """How it is tuned; refuses a spec with nothing to tune."""
-    if spec.tuning is None:
-        raise SpecError(f"{spec.name}: has no [tuning], so there is nothing to tune; add one, or run it")
-    return spec.tuning
-
-
-def run(
+def run(  # the options of the command
     spec: str | Path | Spec,
     scale: str | None = None,
-    out: str | Path = "results",
+    out: str | Path | None = None,
     *,
     only: Sequence[str] = (),
-    engine_name: str = "local",
+    engine: str = "local",
     address: str | None = None,
     workers: int | None = None,
     device: str = "cpu",
@@ -108,74 +44,231 @@ def run(
     checkpoint_seconds: float = 10.0,
     watch: Watch | None = None,
     command: str = "semaopt.experiments.run",
+    engine_name: str | None = None,
 ) -> Table:
-    """Tune and run an experiment; what is in the store of ``out`` already is not done again.
+    """Tune and run an experiment, and write its report. Runs that are stored in ``out`` are reused.
 
     Args:
         spec: a TOML file, the name of a shipped spec, or a :class:`Spec`.
-        scale: one of the file's scales; by default the file as it stands.
-        out: the folder of the store, the figures and the page.
-        only: names of methods; by default all.
-        engine_name: "local" (worker processes here) or "ray".
-        address: of a Ray cluster.
-        workers: processes at a time; 0 does the runs in this process. By default one per core, at most 8.
-        device, dtype: where and in which numbers models are trained.
-        tensorboard: a folder for TensorBoard's scalars of the final runs.
-        checkpoint_seconds: how long a run trains between checkpoints.
-        watch: who is told how it goes.
-        command: what the page says it was made by.
+        scale: one of the scales of the file; by default the file as it is.
+        out: the folder of the store and the report; by default ``results/NAME``.
+        only: names of the methods to run; by default all.
+        engine: "local" (processes on this machine) or "ray".
+        address: the address of a Ray cluster.
+        workers: number of processes; 0 runs in this process. By default one per core, at most 8.
+        device, dtype: device and dtype of the models.
+        tensorboard: a folder for TensorBoard scalars of the final runs.
+        checkpoint_seconds: seconds between two checkpoints of a run.
+        watch: receives progress and messages.
+        command: the command that the report shows.
+        engine_name: deprecated, use ``engine``.
 
     Returns:
-        a row for each final run; ``.results`` holds curves, comparisons and the tuning table.
+        A table with one row per final run; its ``results`` contain curves, comparisons and trials.
     """
-    found = chosen(spec, scale, only)
-    with _working(out, engine_name, address, workers, device, dtype, checkpoint_seconds) as (group, who, place):
-        results = study.conduct([found], place, who, watch or Silent(), command=command, only=only)
+    engine = _renamed(engine, engine_name)
+    found = validate_spec(spec, scale, only)
+    validate_engine(engine, address, workers)
+    with distributed.joined(device) as group:
+        validate_machine(device, dtype)
+        if tensorboard is not None:
+            require_writable(Path(tensorboard), "--tensorboard")
+        workspace = _workspace(out, found.name, device, dtype, checkpoint_seconds)
+        with open_engine(engine, workers, address) as executor:
+            watch = _started(watch, found)
+            results = study.conduct([found], workspace, executor, watch, command=command, only=only)
         if group.first:
-            study.write(results, place.out)
+            reports.write(results, workspace.out)
             if tensorboard is not None:
-                from semaopt.experiments.report import tensorboard as board
+                from semaopt.experiments.report import tensorboard as scalars
 
-                board.write(results, Path(tensorboard))
+                scalars.write(results, Path(tensorboard))
     return table.runs(results)
 
 
-def tune(
+def tune(  # the options of the command
     spec: str | Path | Spec,
     scale: str | None = None,
-    out: str | Path = "results",
+    out: str | Path | None = None,
     *,
     only: Sequence[str] = (),
-    engine_name: str = "local",
+    engine: str = "local",
     address: str | None = None,
     workers: int | None = None,
     device: str = "cpu",
     dtype: str = "float32",
     checkpoint_seconds: float = 10.0,
     watch: Watch | None = None,
+    engine_name: str | None = None,
 ) -> Table:
-    """Only the tuning of :func:`run`, whose arguments it takes: a row for each trial."""
-    found = chosen(spec, scale, only)
-    metric = check_tuning(found).metric
-    with (
-        _working(out, engine_name, address, workers, device, dtype, checkpoint_seconds) as (_, who, place),
-        study.opened(place) as store,
-    ):
-        one = study.Study(found, Runner(store, who, watch or Silent(), place), only)
-        one.announce()
-        return table.trials(found.name, metric, one.tune())
+    """Tune an experiment without its final runs; the arguments are those of :func:`run`.
+
+    Returns:
+        A table with one row per trial, best first.
+    """
+    engine = _renamed(engine, engine_name)
+    found = validate_spec(spec, scale, only)
+    options = _tuning(found)
+    validate_engine(engine, address, workers)
+    with distributed.joined(device):
+        workspace = _workspace(out, found.name, device, dtype, checkpoint_seconds)
+        with open_engine(engine, workers, address) as executor, workspace.open_store() as store:
+            runner = Runner(store, executor, _started(watch, found), workspace)
+            experiment = study.Experiment(found, runner, only)
+            experiment.announce()
+            return table.trials(found.name, options.metric, experiment.tune())
+
+
+def reproduce(
+    scale: str = "quick",
+    only: str | None = None,
+    out: str | Path | None = None,
+    *,
+    workers: int | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    watch: Watch | None = None,
+    command: str = "semaopt.experiments.reproduce",
+) -> Results:
+    """Run every theorem check and every shipped experiment whose data are available, and write the report.
+
+    Args:
+        scale: "quick" (minutes), "small" (hours) or "paper".
+        only: "checks", the name of a shipped spec, or a group such as "figure1".
+        out: the folder of the store and the report; by default ``results/SCALE``.
+        workers, device, dtype, watch, command: as for :func:`run`.
+    """
+    _require_one_of("scale", scale, reproduction.SCALES)
+    if only is not None:
+        _require_one_of("only", only, reproduction.names())
+    validate_engine("local", None, workers)
+    workspace = _workspace(out, scale, device, dtype)
+    parts = reproduction.select(scale, only)
+    watch = watch or Silent()
+    for note in parts.notes:
+        watch.say(note)
+    with open_engine("local", workers, None) as executor:
+        results = study.conduct(parts.specs, workspace, executor, watch, command=command, parts=parts)
+    reports.write(results, workspace.out)
+    return results
+
+
+def report(
+    folders: Sequence[str | Path], out: str | Path | None = None, *, command: str = "semaopt.experiments.api.report"
+) -> Results:
+    """Write the report of stored results again, without training anything.
+
+    Args:
+        folders: output folders of :func:`run` or :func:`reproduce`; several are merged into one report.
+        out: the folder to write to; by default the folder itself, if there is one.
+        command: the command that the report shows.
+    """
+    paths = [Path(folder) for folder in folders]
+    if out is None and len(paths) != 1:
+        raise ValueError(f"folders={[str(path) for path in paths]} need an output folder: set out.")
+    results = stored.results(paths, command)
+    if not results.findings and not results.checks:
+        raise OutputError(
+            f"{', '.join(map(str, paths))}: no finished study found. Trials of semaopt tune have no final runs; run "
+            "the same spec into that folder, which reuses them."
+        )
+    target = paths[0] if out is None else Path(out)
+    require_writable(target)
+    reports.write(results, target)
+    return results
+
+
+def _renamed(engine: str, engine_name: str | None) -> str:
+    if engine_name is None:
+        return engine
+    warnings.warn("engine_name is deprecated; use engine", DeprecationWarning, stacklevel=3)
+    return engine_name
+
+
+def _require_one_of(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise SpecError(f"{name}={value!r} is unknown. {near(value, known)}.")
+
+
+def validate_spec(spec: str | Path | Spec, scale: str | None, only: Sequence[str]) -> Spec:
+    """Return the spec at its scale after validating it, its methods, its data and its model."""
+    if isinstance(only, str):
+        raise SpecError(f"only={only!r} is invalid: it must be a list of names. Write only=[{only!r}].")
+    found = spec if isinstance(spec, Spec) else load(spec, scale)
+    names = [method.name for method in found.methods]
+    for name in only:
+        if name not in names:
+            raise SpecError(f"only={name!r} is not a method of {found.name}. {near(name, names)}.")
+    study.preflight(found, only)
+    return found
+
+
+def _tuning(spec: Spec) -> Tuning:
+    if spec.tuning is None:
+        raise SpecError(f"{spec.name} has no [tuning], so there is nothing to tune. Add a [tuning], or run the spec.")
+    return spec.tuning
+
+
+def _started(watch: Watch | None, spec: Spec) -> Watch:
+    watch = watch or Silent()
+    watch.say(f"{spec.name} at scale {spec.scale}: {spec.title}")
+    return watch
+
+
+def _workspace(
+    out: str | Path | None, name: str, device: str, dtype: str, checkpoint_seconds: float = 10.0
+) -> Workspace:
+    """Return the output folder and the machine after validating both."""
+    machine = validate_machine(device, dtype)
+    folder = Path("results", name) if out is None else Path(out)
+    require_writable(folder)
+    return Workspace(folder, machine, checkpoint_seconds)
+
+
+def validate_machine(device: str, dtype: str) -> Machine:
+    """Return the machine of the runs; raise an error if the device or the dtype is not available."""
+    if dtype not in DTYPES:
+        raise SpecError(f"dtype={dtype!r} is invalid: it must be one of {', '.join(DTYPES)}. The default is float32.")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch raises either for a missing device
+        reason = str(error).splitlines()[0]
+        raise SpecError(f"device={device!r} is not available here ({reason}). Try cpu.") from error
+    return Machine(device, dtype, distributed.current().world)
+
+
+def validate_engine(name: str, address: str | None, workers: int | None) -> None:
+    """Raise an error for an engine that does not exist or is not installed, or for invalid options of it."""
+    if name not in ("local", "ray"):
+        raise SpecError(f"engine={name!r} is invalid: it must be local or ray. local uses processes of this machine.")
+    if address is not None and name != "ray":
+        raise SpecError(f"address={address!r} is the address of a Ray cluster, but engine={name!r}. Set engine to ray.")
+    if name == "ray" and importlib.util.find_spec("ray") is None:
+        raise SpecError("engine='ray' needs the extra [ray]. Install it with: pip install 'semaopt[ray]'")
+    if workers is not None and (type(workers) is not int or not 0 <= workers <= MAX_WORKERS):
+        raise SpecError(
+            f"workers={workers!r} is invalid: it must be an integer from 0 to {MAX_WORKERS}. 0 runs in this process; "
+            "None uses one process per core, at most 8."
+        )
 
 
 @contextmanager
-def _working(  # noqa: PLR0917  # as run and tune are given them
-    out: str | Path,
-    engine_name: str,
-    address: str | None,
-    workers: int | None,
-    device: str,
-    dtype: str,
-    checkpoint_seconds: float,
-) -> Iterator[tuple[distributed.Group, Engine, Place]]:
-    """Who trains, and where."""
-    with distributed.joined(device) as group, engine(engine_name, workers, address, group) as who:
-        yield group, who, Place(Path(out), machine(device, dtype, group), checkpoint_seconds)
+def open_engine(name: str, workers: int | None, address: str | None) -> Iterator[Engine]:
+    """Open an engine: worker processes, Ray, or this process if several processes share each run."""
+    count = default_workers() if workers is None else workers
+    if name == "ray":
+        from semaopt.experiments.sweep.engines.ray import RayWorkers
+
+        with RayWorkers(address, max(count, 1)) as cluster:
+            yield cluster
+    elif count == 0 or distributed.current().world > 1:
+        yield InProcess()
+    else:
+        with Workers(count) as pool:
+            yield pool
+
+
+def default_workers() -> int:
+    """Return the number of cores of this process, at most 8: starting more processes takes longer than it saves."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, 8)

@@ -1,4 +1,4 @@
-"""Files that are whole at any time, plain values that compare, and one owner for an output folder."""
+"""Atomic file writes, canonical JSON, and a lock for output folders."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import math
 import os
 import secrets
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,48 +18,48 @@ from filelock import FileLock, Timeout
 
 
 class OutputError(OSError):
-    """The output folder cannot be used; the text says which path and why."""
+    """An output folder that cannot be used; the message names the path and the reason."""
 
     option: str | None = None
-    """Of the command line, if it is not the usual one that says where."""
+    """The command-line option that set the folder, if it is not the usual one."""
 
 
-def write_whole(path: Path, data: str | bytes, *, before: Path | None = None) -> None:
-    """:func:`put_whole` into an output folder."""
+def write_output(path: Path, data: str | bytes, *, backup: Path | None = None) -> None:
+    """Call :func:`write_atomic` for a file of an output folder; failures raise :class:`OutputError`."""
     try:
-        put_whole(path, data.encode() if isinstance(data, str) else data, before=before)
+        write_atomic(path, data.encode() if isinstance(data, str) else data, backup=backup)
     except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror}); choose another --out") from error
+        raise OutputError(f"{path} cannot be written ({error.strerror}). Choose another --out.") from error
 
 
-def put_whole(path: Path, data: bytes, *, before: Path | None = None) -> None:
-    """Write a file so that whoever reads it, at any time, sees the old content or all of the new.
+def write_atomic(path: Path, data: bytes, *, backup: Path | None = None) -> None:
+    """Write a file so that readers see either the old or the complete new content.
 
-    With ``before`` the old content is kept under that name; for a moment it has no other.
+    With ``backup`` the old content is renamed to that path first; for a moment ``path`` does not exist.
     """
-    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")  # two hosts may have one process number
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")  # process ids are not unique across hosts
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with part.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if before is not None and path.exists():
-            path.replace(before)
+        if backup is not None and path.exists():
+            path.replace(backup)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
     _sync(path.parent)
 
 
-def remove_parts(path: Path) -> None:
-    """Remove what processes that were killed while they wrote this file have left."""
+def remove_partial_files(path: Path) -> None:
+    """Remove the temporary files that killed processes left while writing ``path``."""
     for part in path.parent.glob(f".{path.name}.*.part"):
         part.unlink(missing_ok=True)
 
 
 def _sync(folder: Path) -> None:
-    """The new names, too, must be on the disk; Windows and some networks know no such thing for a folder."""
+    """Flush the entries of a folder to disk; Windows and some network file systems cannot."""
     try:
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -71,12 +72,12 @@ def _sync(folder: Path) -> None:
 
 
 def canonical(value: Any) -> str:
-    """JSON that is the same for equal values; NaN and infinities become null."""
+    """Return JSON that is identical for equal values; NaN and infinities become null."""
     return json.dumps(finite(value), sort_keys=True, allow_nan=False, separators=(",", ":"))
 
 
 def finite(value: Any) -> Any:
-    """The same value with None for each number that JSON cannot hold."""
+    """Return the value with None in place of every number that JSON cannot represent."""
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -85,7 +86,7 @@ def finite(value: Any) -> Any:
 
 
 def digest(value: Any) -> str:
-    """The SHA-256 of :func:`canonical`.
+    """Return the SHA-256 of :func:`canonical`.
 
     >>> digest({"a": 1, "b": [2.0]}) == digest({"b": (2.0,), "a": 1})
     True
@@ -93,16 +94,33 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
-@contextmanager
-def owned(folder: Path) -> Iterator[None]:
-    """Hold the folder: a second process is refused. The system lets go when the owner ends, however it ends."""
+def require_writable(folder: Path, option: str | None = None) -> None:
+    """Create the folder and write to it once, so that a bad path fails before the work starts."""
+    remedy = "Choose a folder that can be created and written to."
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        held = FileLock(folder / ".lock").acquire(blocking=False)
+        with tempfile.TemporaryFile(dir=folder):
+            return
+    except (FileExistsError, NotADirectoryError) as error:
+        failure = OutputError(f"{str(folder)!r} is not a folder, or lies below a file. {remedy}")
+        failure.__cause__ = error
+    except OSError as error:
+        failure = OutputError(f"{str(folder)!r} cannot be written to: {error.strerror}. {remedy}")
+        failure.__cause__ = error
+    failure.option = option
+    raise failure
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lock an output folder for this process; the system releases the lock when the process ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock").acquire(blocking=False)
     except Timeout as error:
-        text = f"{folder}: another process is working there; wait until it ends, or choose another --out"
+        text = f"{folder} is in use by another process. Wait until it ends, or choose another --out."
         raise OutputError(text) from error
     except OSError as error:
-        raise OutputError(f"{folder}: cannot be written to ({error.strerror}); choose another --out") from error
-    with held:
+        raise OutputError(f"{folder} cannot be written to ({error.strerror}). Choose another --out.") from error
+    with lock:
         yield

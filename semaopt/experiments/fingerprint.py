@@ -15,7 +15,7 @@ import semaopt
 
 #: The folders and modules that compute a run's numbers. Editing any other file keeps every stored run.
 COMPUTING = (
-    *("estimator.py", "scalings.py", "projections.py", "iterates.py", "ensemble.py"),
+    *("estimator.py", "scalings.py", "projections.py", "iterates.py", "ensemble.py", "samplers.py"),
     *("kernels", "optimizers", "baselines", "schedules", "losses", "hypergradient", "diagnostics"),
     *("experiments/training", "experiments/data", "experiments/models"),
 )

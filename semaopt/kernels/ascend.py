@@ -1,16 +1,23 @@
-"""Gradient ascent on a box, the dual step of ``alg:pdadam``: compiled, and its slow twin."""
+"""Projected gradient ascent, the dual step of ``alg:pdadam``: compiled for boxes, with its slow twin."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from semaopt import projections
 from semaopt.estimator import Rate, arithmetic_dtype, scalar
 from semaopt.kernels import compiled
 
 
+def ascend_(y: Tensor, g: Tensor, eta: Rate, project: projections.Projection | None) -> None:
+    """Compute ``y <- Proj_Y[y + eta g]`` in place, for any projection."""
+    y.add_(g * (scalar(eta, g.real) if isinstance(eta, Tensor) else eta))
+    projections.apply_(project, y)
+
+
 def ascend_box_(ys: list[Tensor], gs: list[Tensor], eta: Rate, lo: float, hi: float) -> None:
-    """``y <- clip(y + eta g, lo, hi)`` for each y in place; ``lo=-inf`` and ``hi=inf`` for no bounds.
+    """Compute ``y <- clip(y + eta g, lo, hi)`` for each y in place; ``lo=-inf`` and ``hi=inf`` mean no bounds.
 
     >>> y = torch.tensor([0.0, 0.9])
     >>> ascend_box_([y], [torch.ones(2)], 0.5, -1.0, 1.0)
@@ -23,7 +30,7 @@ def ascend_box_(ys: list[Tensor], gs: list[Tensor], eta: Rate, lo: float, hi: fl
 
 
 def ascend_box_loop_(ys: list[Tensor], gs: list[Tensor], eta: Rate, lo: float, hi: float) -> None:
-    """The slow twin of :func:`ascend_box_`, on any device, and with a graph if gradients are recorded."""
+    """Do the same as :func:`ascend_box_` on any device, recording a graph if gradients are enabled."""
     for y, g in zip(ys, gs, strict=True):
         h = g.to(arithmetic_dtype(y))
         z = y.to(h.dtype) + h * (scalar(eta, h) if isinstance(eta, Tensor) else eta)

@@ -1,42 +1,64 @@
-"""The compiled step of one param group: all tensors in one pass over memory, without the GIL.
+"""The C step of a param group: all tensors in one pass over memory, without the GIL.
 
-Its slow twin is :func:`semaopt.optimizers.asa.loop_group`. Which of them runs is decided in
-:mod:`semaopt.kernels.dispatch`.
+Its slow twin is :func:`semaopt.kernels.loop.loop_group`. Gradients are new tensors in every step, and a user may move a
+parameter or replace a state at any time, so the addresses are read and validated in every step; ``table.c`` explains
+how that stays cheap.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
+import weakref
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from semaopt import scalings
+from semaopt.kernels.layout import PLAIN, is_dense, same_layout
 from semaopt.kernels.loader import Library, library
-from semaopt.kernels.table import NO_KEYS, Keys, Table
+from semaopt.kernels.rule import StepRule
 
 _OPTIONS = struct.Struct("11d2q")  # struct Options of step.h
-_ASCEND = 5  # beside the numbers of the rows
+_ASCEND = 5  # follows the numbers of the rows of Table 2
 _INF = math.inf
-#: A table is scratch memory; beyond this many the oldest goes.
+#: Largest number of tables to keep; a table is scratch memory, and the oldest is dropped.
 MOST_TABLES = 256
+
+#: Storage dtypes of x and v, numbered as in step.h.
+KINDS = {
+    (torch.float32, torch.float32): 0,
+    (torch.float64, torch.float64): 1,
+    (torch.bfloat16, torch.float32): 2,
+    (torch.float32, torch.bfloat16): 3,
+    (torch.bfloat16, torch.bfloat16): 4,
+}
+#: Dtypes of step, v_weight, u_weight, rounding.
+COUNTER_DTYPES = (torch.float64, torch.float64, torch.float64, torch.int64)
+#: State keys in the order of step.h's roles from V on; None for an unused role, and None at the end.
+Keys = list[str | None]
+NO_KEYS: Keys = [None] * 8
 
 
 class _Row(NamedTuple):
-    """How step.h names a row of Table 2."""
+    """A row of Table 2 in the terms of step.h."""
 
     number: int
     u: str | None = None
     u_max: str | None = None
     weighs_u: bool = False
     numbers: Callable[[Any], tuple[float, ...]] = lambda row: (0.0, row.g0, -_INF, _INF)
-    """gamma_u, g0, and the bounds of u."""
+    """Return gamma_u, g0, and the bounds of u."""
 
 
-#: The scalings that are compiled. A subclass is not: it may have its own formula.
+#: The compiled scalings. Subclasses are not included: they may have another formula.
 SCALINGS: dict[type, _Row] = {
     scalings.SHB: _Row(0),
     scalings.Adam: _Row(1, "u", None, True, lambda row: (1 - row.beta2, row.g0, -_INF, _INF)),
@@ -46,17 +68,59 @@ SCALINGS: dict[type, _Row] = {
     scalings.AdamPlus: _Row(4),
 }
 
+
+def step(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]]) -> bool:
+    """Take one step under a rule whose scaling is in ``SCALINGS``.
+
+    Returns False, and changes nothing, if a tensor does not fit the C step.
+    """
+    lib = library()
+    if lib is None:
+        return False
+    if type(rule.eta) is type(rule.gamma) is type(rule.weight_decay) is float:
+        options, keys = _packed(rule)
+    else:  # a tensor may have another value in every step
+        options, keys = _pack(rule)
+    return _run(lib, xs, gs, states, keys=keys, options=options)
+
+
+def ascend_box_(ys: list[Tensor], gs: list[Tensor], eta: float, lo: float, hi: float) -> bool:
+    """Compute ``y <- clip(y + eta g, lo, hi)``; return False, and change nothing, if a tensor does not fit."""
+    lib = library()
+    options = _OPTIONS.pack(eta, 1.0, 0.0, 0.0, lo, hi, -_INF, _INF, 0.0, 1.0, 1.0, _ASCEND, 0)
+    return lib is not None and _run(lib, ys, gs, [], keys=NO_KEYS, options=options)
+
+
+def _pack(rule: StepRule) -> tuple[bytes, Keys]:
+    """Return the rule as struct Options of step.h, and the state keys that it needs."""
+    eta, decay, clip, corrected = float(rule.eta), float(rule.weight_decay), rule.clip_scaling, rule.bias_correction
+    decoupled, row = rule.decoupled_weight_decay, SCALINGS[type(rule.scaling)]
+    options = _OPTIONS.pack(
+        eta, float(rule.gamma), *row.numbers(rule.scaling),
+        -_INF if clip is None else 1 / clip[1], _INF if clip is None else 1 / clip[0],
+        0.0 if decoupled else decay, 1 - eta * decay if decoupled else 1.0, -1.0 if rule.maximize else 1.0,
+        row.number, corrected,
+    )  # fmt: skip
+    weights = ("v_weight", "u_weight" if row.weighs_u else None) if corrected else (None, None)
+    rounding = None if rule.state_dtype is None else "rounding"
+    return options, ["v", row.u, row.u_max, "step", *weights, rounding, None]
+
+
+_packed = functools.lru_cache(maxsize=256)(_pack)
+
+
+# ---- where the tensors are ------------------------------------------------------------------------------------------
+
 _tables: OrderedDict[int, Table] = OrderedDict()
-_keys: dict[tuple[type, bool, bool], Keys] = {}
 
 
 def _run(
     lib: Library, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]], *, keys: Keys, options: bytes
 ) -> bool:
-    """A step with the table used for parameters that begin with this one before, or a new one.
+    """Call the C step with the table last used for a group that starts with the same parameter, or a new one.
 
-    Nobody else can find the table meanwhile: the library lets other threads run, and one of them may step a group that
-    begins with the same parameter.
+    The table is taken out of the dictionary meanwhile: the library releases the GIL, and another thread may step a
+    group that starts with the same parameter.
     """
     owner = id(xs[0]) if xs else 0
     table = _tables.pop(owner, None) or Table(lib)
@@ -67,36 +131,64 @@ def _run(
     return done
 
 
-def _keys_of(scaling: type, corrected: bool, rounds: bool) -> Keys:
-    wanted = (scaling, corrected, rounds)
-    keys = _keys.get(wanted)
-    if keys is None:
-        row = SCALINGS[scaling]
-        weights = ("v_weight", "u_weight" if row.weighs_u else None) if corrected else (None, None)
-        keys = _keys[wanted] = ["v", row.u, row.u_max, "step", *weights, "rounding" if rounds else None, None]
-    return keys
+class Table:
+    """Memory of the library in which it gathers addresses. It holds no reference to a tensor."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self.at: int = library.new_table()
+        if not self.at:
+            raise MemoryError("no memory for the table of the C step")
+        weakref.finalize(self, library.free_table, self.at).atexit = False
+
+    def step(
+        self, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]], keys: Keys, options: bytes
+    ) -> bool:
+        """Take a step; return False, and change nothing, if a tensor does not fit."""
+        n = len(xs)
+        if any(map(Tensor.is_neg, gs)):  # such a tensor stores minus its value
+            return False
+        if not self.library.reads_tensors:
+            if not PLAIN.issuperset(map(type, chain(xs, gs))) or not self._gather(xs, gs, states or [{}] * n, keys):
+                return False
+            n = -1
+        failed: int = self.library.step(self.at, n, xs, gs, states, keys, options, torch.get_num_threads())
+        if failed < 0:
+            raise MemoryError("no memory for the table of the C step")
+        if failed == 0:
+            increment_version(xs)  # autograd must notice the change, as with torch's own in-place operations
+        return failed == 0
+
+    def _gather(self, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]], keys: Keys) -> bool:
+        """Fill the table from Python, as table.c does with DLPack; for versions of torch without that interface."""
+        addresses, sizes, kinds = array("Q"), array("q"), array("q")
+        for x, g, state in zip(xs, gs, states, strict=True):
+            tensors = [None if key is None else state.get(key) for key in keys[:-1]]
+            kind = _kind(x, g, tensors)
+            missing = any(key is not None and m is None for key, m in zip(keys[:-1], tensors, strict=True))
+            if kind is None or missing:
+                return False
+            addresses.extend(0 if m is None else m.data_ptr() for m in (x, g, *tensors))
+            sizes.append(x.numel())
+            kinds.append(kind)
+        failed: int = self.library.fill(self.at, len(xs), *(a.buffer_info()[0] for a in (addresses, sizes, kinds)))
+        if failed:
+            raise MemoryError("no memory for the table of the C step")
+        return True
 
 
-def step(group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]]) -> bool:
-    """One step of a group with a scaling in ``SCALINGS``; False, and nothing has moved, if any tensor does not fit."""
-    lib = library()
-    if lib is None:
-        return False
-    scaling, corrected, clip = group["scaling"], group["bias_correction"], group["clip_scaling"]
-    eta, decay, decoupled = float(group["lr"]), float(group["weight_decay"]), group["decoupled_weight_decay"]
-    row = SCALINGS[type(scaling)]
-    options = _OPTIONS.pack(
-        eta, 1 - float(group["beta"]), *row.numbers(scaling),
-        -_INF if clip is None else 1 / clip[1], _INF if clip is None else 1 / clip[0],
-        0.0 if decoupled else decay, 1 - eta * decay if decoupled else 1.0, -1.0 if group["maximize"] else 1.0,
-        row.number, corrected,
-    )  # fmt: skip
-    keys = _keys_of(type(scaling), corrected, group.get("state_dtype") is not None)
-    return _run(lib, xs, gs, states, keys=keys, options=options)
-
-
-def ascend_box_(ys: list[Tensor], gs: list[Tensor], eta: float, lo: float, hi: float) -> bool:
-    """``y <- clip(y + eta g, lo, hi)``; False, and nothing has moved, if any tensor does not fit."""
-    lib = library()
-    options = _OPTIONS.pack(eta, 1.0, 0.0, 0.0, lo, hi, -_INF, _INF, 0.0, 1.0, 1.0, _ASCEND, 0)
-    return lib is not None and _run(lib, ys, gs, [], keys=NO_KEYS, options=options)
+def _kind(x: Tensor, g: Tensor, tensors: list[Tensor | None]) -> int | None:
+    """Return the number of step.h for the storage of a parameter and its averages, or None if a tensor does not fit."""
+    averages, counters = [m for m in tensors[:3] if m is not None], tensors[3:]
+    dtype = averages[0].dtype if averages else torch.float32 if x.dtype == torch.bfloat16 else x.dtype
+    kind = KINDS.get((x.dtype, dtype))
+    fits = (
+        all(same_layout(m, x) and m.dtype == dtype for m in averages)
+        and (same_layout(g, x) and g.dtype == x.dtype and is_dense(x))
+        and all(
+            m is None or (m.dtype == d and m.numel() == 1 and m.is_cpu)
+            for m, d in zip(counters, COUNTER_DTYPES, strict=True)
+        )
+        and (not averages or (counters[-1] is not None) == (dtype == torch.bfloat16))
+    )
+    return kind if fits else None

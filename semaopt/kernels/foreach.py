@@ -1,7 +1,7 @@
-"""The step of a param group through ``torch._foreach_*``: any device, and what torch.compile turns into few kernels.
+"""The step of a param group with ``torch._foreach_*``: any device, and few kernels under torch.compile.
 
 The rows of Table 2 stand side by side as in :mod:`semaopt.scalings`, each for a whole list of tensors. The slow twin
-is :func:`semaopt.optimizers.asa.loop_group`.
+is :func:`semaopt.kernels.loop.loop_group`.
 """
 
 from __future__ import annotations
@@ -15,46 +15,47 @@ from torch import Tensor
 from semaopt import scalings
 from semaopt.estimator import Rate, arithmetic_dtype, group_norm, largest, one_or, scalar
 from semaopt.kernels.rounding import round_state_
+from semaopt.kernels.rule import StepRule
 
 Tensors = list[Tensor]
-#: One number for all tensors of a bucket or, when traced, a 0-dimensional tensor for each.
+#: One number for all tensors of a bucket or, when traced, one 0-dimensional tensor per tensor.
 Numbers = float | Tensors
 
 
 class Bucket:
-    """Parameters on one device, with the same dtypes and, unless traced, the same numbers in this step."""
+    """Parameters on one device with equal dtypes and, unless traced, equal counters."""
 
     def __init__(self) -> None:
         self.xs: Tensors = []
         self.gs: Tensors = []
         self.states: list[dict[str, Tensor]] = []
 
-    def widen(self, names: tuple[str, ...], corrected: bool) -> None:
-        """Everything in the dtype of the arithmetic; the steps are counted."""
-        self.corrected = corrected
+    def widen(self, rule: StepRule) -> None:
+        """Convert everything to the dtype of the arithmetic, and count the step."""
+        self.corrected, names = rule.bias_correction, ("v", *rule.scaling.buffers)
         self.dtype = arithmetic_dtype(self.states[0]["v"])
         self.ys = [x.to(arithmetic_dtype(x)) for x in self.xs]
         self.hs = [g.to(self.dtype) for g in self.gs]
         self.m = {name: [state[name].to(self.dtype) for state in self.states] for name in names}
         steps = [state["step"] for state in self.states]
         self.t: Numbers = [step.clone() for step in steps] if torch.compiler.is_compiling() else steps[0].item()
-        torch._foreach_add_(steps, 1.0)
+        # Through views: torch.compile loses what is written to a 0-dimensional float64 tensor.
+        torch._foreach_add_([step.view(1) for step in steps], 1.0)
 
-    def take_options(self, group: dict[str, Any], eta: Rate) -> None:
-        """Sign and weight decay."""
-        decay = _number(group["weight_decay"])
-        if group["maximize"]:
+    def decay_(self, rule: StepRule, eta: Rate) -> None:
+        """Apply the sign and the weight decay."""
+        decay = _number(rule.weight_decay)
+        if rule.maximize:
             self.hs = list(torch._foreach_neg(self.hs))
-        if decay != 0 and group["decoupled_weight_decay"]:
+        if decay != 0 and rule.decoupled_weight_decay:
             torch._foreach_mul_(self.ys, 1 - eta * decay)
         elif decay != 0:
             penalties = torch._foreach_mul([y.to(self.dtype) for y in self.ys], decay)
             self.hs = list(torch._foreach_add(self.hs, penalties))
 
     def sema_(self, name: str, samples: Tensors, gamma: Rate) -> Tensors:
-        """As :func:`semaopt.estimator.sema_`."""
+        """Do what :func:`semaopt.estimator.sema_` does, for a list of tensors."""
         if self.corrected:
-            # Written through a view: torch.compile loses what is written to a 0-dimensional float64 tensor.
             weights = [state[f"{name}_weight"].view(1) for state in self.states]
             _lerp_(weights, [torch.ones_like(w) for w in weights], gamma)
             _lerp_(self.m[name], samples, gamma)
@@ -66,20 +67,20 @@ class Bucket:
         return self.m[name]
 
     def squares(self) -> Tensors:
-        """As :func:`semaopt.estimator.square`."""
+        """Return what :func:`semaopt.estimator.square` returns, for a list of tensors."""
         squares = list(torch._foreach_mul(self.hs, self.hs))
         torch._foreach_clamp_max_(squares, largest(self.hs[0]))
         return squares
 
     def weight(self, name: str) -> Numbers:
-        """The average of the constant 1 beside ``m[name]``."""
+        """Return the average of the constant 1 that corrects ``m[name]``."""
         weights = [state[f"{name}_weight"] for state in self.states]
         if torch.compiler.is_compiling():
             return [scalar(w, self.m[name][0]) for w in weights]
         return weights[0].item()
 
     def narrow(self) -> None:
-        """Back into the parameters and states that are kept in fewer bits."""
+        """Write back into parameters and states that are stored in fewer bits."""
         for x, y in zip(self.xs, self.ys, strict=True):
             if y is not x:
                 x.copy_(y)
@@ -87,19 +88,18 @@ class Bucket:
             round_state_(state, {name: averages[i] for name, averages in self.m.items()})
 
 
-def foreach_group(group: dict[str, Any], xs: Tensors, gs: Tensors, states: list[dict[str, Any]]) -> None:
-    """One ASA step of one param group whose scaling is in ``SCALINGS``."""
-    scaling = group["scaling"]
-    eta, gamma = _number(group["lr"]), 1 - _number(group["beta"])
+def foreach_group(rule: StepRule, xs: Tensors, gs: Tensors, states: list[dict[str, Any]]) -> None:
+    """Take one step under a rule whose scaling is in ``SCALINGS``."""
+    eta, gamma = _number(rule.eta), _number(rule.gamma)
     buckets = _buckets(xs, gs, states)
     vs = []
     for bucket in buckets:
-        bucket.widen(("v", *scaling.buffers), group["bias_correction"])
-        bucket.take_options(group, eta)
+        bucket.widen(rule)
+        bucket.decay_(rule, eta)
         vs.append(bucket.sema_("v", bucket.hs, gamma))  # line 3
     for bucket, v in zip(buckets, vs, strict=True):
-        u = SCALINGS[type(scaling)](scaling, bucket, vs)  # line 4
-        _descend_(bucket.ys, v, u, group, eta)  # line 5
+        u = SCALINGS[type(rule.scaling)](rule.scaling, bucket, vs)  # line 4
+        _descend_(bucket.ys, v, u, rule, eta)  # line 5
         bucket.narrow()
 
 
@@ -117,7 +117,7 @@ def _buckets(xs: Tensors, gs: Tensors, states: list[dict[str, Any]]) -> list[Buc
 
 
 def _number(rate: Rate) -> Rate:
-    """A float, but a tensor stays one inside a trace, where its value may change without a new trace."""
+    """Return a tensor rate as a number; inside a trace it stays a tensor, whose value may change later."""
     if isinstance(rate, Tensor):
         return rate.reshape(()) if torch.compiler.is_compiling() else rate.item()
     return rate
@@ -132,9 +132,9 @@ def _lerp_(v: Tensors, samples: Tensors, gamma: Numbers | Tensor) -> None:
     torch._foreach_add_(v, moves)
 
 
-def _descend_(xs: Tensors, v: Tensors, u: Tensors | Tensor | float, group: dict[str, Any], eta: Rate) -> None:
-    """As :func:`semaopt.optimizers.asa.descend_`."""
-    g0, clip = group["scaling"].g0, group["clip_scaling"]
+def _descend_(xs: Tensors, v: Tensors, u: Tensors | Tensor | float, rule: StepRule, eta: Rate) -> None:
+    """Do what :func:`semaopt.kernels.loop.descend_` does, for a list of tensors."""
+    g0, clip = rule.scaling.g0, rule.clip_scaling
     if not isinstance(u, list):  # one number for all coordinates
         # A Python number as a tensor of torch's default dtype would be rounded to float32.
         u = u if isinstance(u, Tensor) else torch.full((), u, dtype=v[0].dtype, device=v[0].device)
@@ -189,8 +189,8 @@ def _adabound(row: scalings.AdaBound, b: Bucket, vs: list[Tensors]) -> Tensors:
     return clipped
 
 
-#: Each row for a bucket, given the corrected v of all buckets; returns u. A subclass may have its own formula, so it
-#: is not here.
+#: Functions of (row, bucket, corrected v of all buckets) that return u. Subclasses of a row are not included: they may
+#: have another formula.
 SCALINGS: dict[type, Callable[[Any, Bucket, list[Tensors]], Tensors | Tensor | float]] = {
     scalings.SHB: _shb,
     scalings.Adam: _adam,

@@ -1,16 +1,16 @@
-"""Where the elements of a tensor lie."""
+"""The memory layout of tensors."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-#: Types whose values are in their own memory; a subclass may keep them elsewhere.
+#: Types that store their values in their own memory; a subclass may store them elsewhere.
 PLAIN = frozenset({Tensor, torch.nn.Parameter})
 
 
 def same_layout(a: Tensor, x: Tensor) -> bool:
-    """Whether a and x have their elements in the same order, both on the CPU."""
+    """Return whether a and x are on the CPU with the same shape and order of elements."""
     if a.shape != x.shape or not (a.is_cpu and x.is_cpu) or a.layout != torch.strided:
         return False
     strides = zip(a.shape, a.stride(), x.stride(), strict=True)
@@ -18,7 +18,7 @@ def same_layout(a: Tensor, x: Tensor) -> bool:
 
 
 def is_dense(x: Tensor) -> bool:
-    """Whether the elements of x fill a block of memory, each place once, in any order of the dimensions.
+    """Return whether the elements of x fill a block of memory without gaps or overlaps, in any order of dimensions.
 
     >>> is_dense(torch.zeros(3, 4).t()), is_dense(torch.zeros(3, 4)[:, :2])
     (True, False)

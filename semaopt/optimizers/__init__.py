@@ -1,4 +1,4 @@
-"""The algorithms: one box of the paper, one file."""
+"""The paper's algorithms, one file per box."""
 
 from semaopt.optimizers.asa import ASA as ASA
 from semaopt.optimizers.pdada import PDSM as PDSM

@@ -1,24 +1,28 @@
-"""What every optimizer of the library shares: groups that are checked, state that survives a checkpoint."""
+"""The base class of every optimizer: validated param groups, and state that survives a checkpoint."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from operator import itemgetter
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from semaopt import scalings
+from semaopt import projections, scalings
 from semaopt._serialization import plain
-from semaopt._validation import require, validate_beta, validate_bounds, validate_flag, validate_rate
-from semaopt.kernels import dispatch
-from semaopt.kernels.rounding import check_state_dtype, first_key
-from semaopt.optimizers._nonfinite import Watchful
-from semaopt.optimizers._state import counter, refuse_other, restored, zero_state
+from semaopt._validation import invalid, require, validate_beta, validate_bounds, validate_flag, validate_rate
+from semaopt.hypergradient import inverses
+from semaopt.kernels import StepRule, dispatch
+from semaopt.kernels.rounding import first_key, validate_state_dtype
+from semaopt.optimizers._nonfinite import NonFiniteGuard
+from semaopt.optimizers._roles import Roles
+from semaopt.optimizers._state import counter, restored, validate_saved, zero_state
 
-_CHECKS: dict[str, Callable[[Any], None]] = {
+_VALIDATORS: dict[str, Callable[[Any], None]] = {
     "lr": lambda value: validate_rate("lr", value, "try 1e-3"),
     "beta": lambda value: validate_beta("beta", value),
     "weight_decay": lambda value: validate_rate("weight_decay", value, "0.0 turns it off"),
@@ -26,44 +30,70 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
     "maximize": lambda value: validate_flag("maximize", value),
     "bias_correction": lambda value: validate_flag("bias_correction", value),
     "differentiable": lambda value: validate_flag("differentiable", value),
-    "implementation": dispatch.check,
+    "implementation": dispatch.validate_implementation,
     "rounding_seed": lambda value: require(
         type(value) is int, "rounding_seed", value, "must be a whole number", "it seeds the rounding of bf16 states"
     ),
     "clip_scaling": lambda value: None if value is None else validate_bounds("clip_scaling", value),
 }
-
-#: The options that a group of some optimizer has: one that lacks it refuses it.
-OPTIONS = {*_CHECKS, "scaling"}
-
+#: Options whose values are objects, and the module that turns each into plain values and back.
+_OBJECTS: dict[str, Any] = {"scaling": scalings, "project": projections, "inverse": inverses}
+#: Options that belong to the machine, not to the checkpoint.
+_LOCAL = ("implementation", "state_dtype")
+#: Options of an averaged group that an optimizer does not offer in its constructor.
+FIXED: dict[str, Any] = {
+    "maximize": False,
+    "differentiable": False,
+    "implementation": "auto",
+    "state_dtype": None,
+    "rounding_seed": 0,
+}
 
 #: A group, its parameters that have a gradient, these gradients, and their states.
 Ready = tuple[dict[str, Any], list[Tensor], list[Tensor], list[dict[str, Any]]]
-#: Group options that a checkpoint does not bring.
-_LOCAL = ("implementation", "state_dtype")
 
 
-_VARIABLES = ("self", "__class__", "params", "primal", "dual", "upper", "lower")
+#: Keys of a group that are not options: torch's, those of schedules, and the name that loggers show.
+_EXTRA = {"params", "param_names", "role", "name", "max_lr", "min_lr", "swa_lr", "base_momentum", "max_momentum"}
 
 
-def options_of(scope: Mapping[str, Any]) -> dict[str, Any]:
-    """The options among a constructor's arguments: its ``locals()`` on the first line, without the variables."""
-    return {name: value for name, value in scope.items() if name not in _VARIABLES}
+#: Equivalents of arguments that torch's optimizers have under another name.
+_EQUIVALENTS = {
+    "betas": "pass beta=betas[0] and scaling=semaopt.scalings.Adam(beta2=betas[1])",
+    "beta2": "pass scaling=semaopt.scalings.Adam(beta2=...)",
+    "eps": "pass scaling=semaopt.scalings.Adam(g0=eps)",
+    "g0": "pass scaling=semaopt.scalings.Adam(g0=...)",
+    "momentum": "pass beta=momentum and scaling='shb'; for torch's dampening=0 divide lr by 1 - momentum",
+    "dampening": "pass beta=momentum and scaling='shb', which has dampening = momentum",
+    "nesterov": "Nesterov momentum is not available",
+    "amsgrad": "pass scaling='amsgrad'",
+    "fused": "pass implementation='c'; 'auto' takes it wherever it can serve",
+    "foreach": "pass implementation='foreach'; 'auto' takes it wherever it can serve",
+    "capturable": "leave it out and compile the step: torch.compile(optimizer.step)",
+}
 
 
-def check_group(group: Mapping[str, Any]) -> None:
-    """Raise for the first hyper-parameter of a param group that breaks its rule.
+def refuse_unknown(group: Mapping[str, Any], options: Mapping[str, Any], kind: str) -> None:
+    """Raise for the first key of a param group that is not one of its options."""
+    for name, value in group.items():
+        if name not in options and name not in _EXTRA and not name.startswith("initial_"):
+            remedy = _EQUIVALENTS.get(name, f"it has {', '.join(sorted(options))}")
+            raise ValueError(f"{name}={value!r}: {kind} group has no such option; {remedy}")
 
-    ``beta`` may be None in a group without a scaling: it holds variables that are not averaged.
+
+def validate_group(group: Mapping[str, Any]) -> None:
+    """Raise for the first invalid hyper-parameter of a param group.
+
+    ``beta`` may be None in a group without a scaling, whose variables are not averaged.
     """
     averaged = group.get("scaling") is not None or group.get("beta") is not None
-    for name, check in _CHECKS.items():
+    for name, validate in _VALIDATORS.items():
         if name in group and (averaged or name != "beta"):
-            check(group[name])
+            validate(group[name])
 
 
-def check_rates(group: Mapping[str, Any]) -> None:
-    """What a schedule moves, in every step and therefore cheaply."""
+def validate_rates(group: Mapping[str, Any]) -> None:
+    """Raise if lr or beta, which schedules change, is invalid; cheap, since it runs in every step."""
     lr, beta = group["lr"], group["beta"]
     if type(lr) is type(beta) is float and 0 <= lr < math.inf and 0 <= beta < 1:
         return
@@ -71,21 +101,131 @@ def check_rates(group: Mapping[str, Any]) -> None:
     for value, top in ((lr, math.inf), (beta if averaged else 0.0, 1)):
         # A tensor is not read: that would wait for its device.
         if not (0 <= value < top if type(value) is float else isinstance(value, Tensor)):
-            check_group(group)
+            validate_group(group)
 
 
-class SemaOptimizer(Watchful):
-    """A :class:`torch.optim.Optimizer` whose groups carry ``lr``, ``beta`` and a ``scaling``."""
+# ---- from a param group to a step -----------------------------------------------------------------------------------
+
+_values_of = itemgetter(
+    "lr",
+    "beta",
+    "scaling",
+    "weight_decay",
+    "decoupled_weight_decay",
+    "clip_scaling",
+    "bias_correction",
+    "maximize",
+    "differentiable",
+    "implementation",
+    "state_dtype",
+)
+#: The last rule of each param group, by its id; a rule is reused only if all values are equal.
+_rules: dict[int, tuple[tuple[Any, ...], StepRule]] = {}
+_MOST_RULES = 1024
+
+
+def rule_of(group: dict[str, Any]) -> StepRule:
+    """Return the :class:`StepRule` of an averaged param group, the last one again if no value has changed."""
+    values = _values_of(group)
+    if type(values[0]) is not float or type(values[1]) is not float or torch.compiler.is_compiling():
+        return StepRule(values[0], 1 - values[1], *values[2:])
+    last = _rules.get(id(group))
+    if last is not None and last[0] == values:
+        return last[1]
+    rule = StepRule(values[0], 1 - values[1], *values[2:])
+    if len(_rules) >= _MOST_RULES:
+        _rules.clear()
+    _rules[id(group)] = values, rule
+    return rule
+
+
+def require_dense(group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], number: int) -> None:
+    """Raise for the first sparse gradient of param group ``number``."""
+    for x, g in zip(xs, gs, strict=True):
+        if g.is_sparse:
+            i = next(i for i, p in enumerate(group["params"]) if p is x)
+            raise RuntimeError(
+                f"semaopt does not support sparse gradients (group {number}, parameter {i}, shape {tuple(x.shape)}): "
+                "its moving averages decay in every coordinate at every step; use nn.Embedding(sparse=False), or "
+                "torch.optim.SparseAdam for that parameter"
+            )
+
+
+class SemaOptimizer(Optimizer):
+    """A :class:`torch.optim.Optimizer` whose groups have ``lr``, ``beta`` and, if averaged, a ``scaling``.
+
+    State that belongs to the algorithm and not to a parameter (step counts, curvature bounds, averages of other
+    shapes) is in :attr:`algorithm_state`.
+
+    Args:
+        params: parameters, named parameters or dicts of them.
+        defaults: options of the groups.
+        on_nonfinite: policy for NaN and Inf; see :class:`semaopt.ASA`.
+        process_group: ranks to average over, for the optimizers that do.
+    """
+
+    #: The two roles of groups, or None if all groups are alike.
+    roles: ClassVar[Roles | None] = None
+    #: Names in ``defaults`` of the options that all groups share, whatever their role.
+    shared: ClassVar[tuple[str, ...]] = ()
+    #: Names and start values of the algorithm state.
+    initial: ClassVar[Mapping[str, Any]] = {}
+
+    def __new__(cls, *args: Any, **options: Any) -> SemaOptimizer:
+        """Raise for an argument that torch has under another name; anything else unknown is refused by Python."""
+        for name in _EQUIVALENTS.keys() & options.keys():
+            if name not in inspect.signature(cls).parameters:
+                raise TypeError(f"{cls.__name__} has no argument {name}={options[name]!r}; {_EQUIVALENTS[name]}")
+        return super().__new__(cls)
+
+    def __init__(
+        self, params: Any, defaults: dict[str, Any], *, on_nonfinite: str | None = None, process_group: Any = None
+    ) -> None:
+        self._nonfinite = NonFiniteGuard(on_nonfinite)
+        self._process_group = process_group
+        super().__init__(params, defaults)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what torch's list of names has, and the attributes that it leaves out."""
+        return {**super().__getstate__(), "_nonfinite": self._nonfinite, "_process_group": self._process_group}
+
+    @property
+    def on_nonfinite(self) -> str | None:
+        """The policy for steps with NaN or Inf: None (take them), "error" or "skip". Not in the state dict."""
+        return self._nonfinite.policy
+
+    @property
+    def skipped_steps(self) -> int:
+        """The number of steps skipped by ``on_nonfinite="skip"``. Not in the state dict."""
+        return self._nonfinite.skipped
+
+    def _skips(self) -> bool:
+        """Return whether ``on_nonfinite`` skips this step because of its gradients."""
+        return self._nonfinite.policy is not None and self._nonfinite.skips(self.param_groups)
+
+    @property
+    def algorithm_state(self) -> dict[str, Any]:
+        """State of the algorithm that belongs to no single parameter.
+
+        It is the entry ``"algorithm"`` of the first param group: torch.distributed.checkpoint keeps the entries of
+        groups and drops other entries of a state dict.
+        """
+        state: dict[str, Any] = self.param_groups[0]["algorithm"]
+        return state
+
+    # ---- param groups -----------------------------------------------------------------------------------------------
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group with its own hyper-parameters; nothing changes if any of it is wrong."""
+        """Add a group with its own hyper-parameters; nothing changes if any of it is invalid."""
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict with 'params', got {type(param_group).__name__}")
         if "on_nonfinite" in param_group:
             given = param_group["on_nonfinite"]
-            raise ValueError(f"on_nonfinite={given!r}: a step is left out as a whole; give it to the optimizer")
+            raise ValueError(f"on_nonfinite={given!r}: a step is skipped as a whole; pass it to the optimizer")
+        if self.roles is not None:
+            self.roles.validate(param_group)
         group = self._complete(param_group)
-        check_group(group)
+        validate_group(group)
         group.update({name: plain(value) for name, value in group.items() if name not in ("params", "param_names")})
         if isinstance(group["params"], Tensor):
             group["params"] = [group["params"]]
@@ -93,28 +233,46 @@ class SemaOptimizer(Watchful):
             group["params"] = list(group["params"])
         if "scaling" in group:
             group["scaling"] = scalings.resolve(group["scaling"])
-        self._refuse_twice(group["params"])
-        self._refuse_unserved(group)
+        self._refuse_duplicates(group["params"])
+        self._validate_parameters(group)
+        if self.initial and not self.param_groups:
+            group["algorithm"] = dict(self.initial)
         names = {*group, "param_names"}
         super().add_param_group(group)
         for name in self.defaults.keys() - names:  # torch gives every group every default
             del group[name]
 
-    def _complete(self, param_group: dict[str, Any]) -> dict[str, Any]:
-        """The group with the defaults that apply to it."""
-        return {**self.defaults, **param_group}
+    def _options(self, role: str | None) -> dict[str, Any]:
+        """Return the options that a group of this role starts from."""
+        if self.roles is None or role is None:
+            return self.defaults
+        return self.roles.options(role, self.defaults, self.shared)
 
-    @staticmethod
-    def _refuse_unserved(group: dict[str, Any]) -> None:
-        """Refuse what the group's parameters make impossible."""
+    def _complete(self, param_group: dict[str, Any]) -> dict[str, Any]:
+        """Return the group with the options that it does not set itself."""
+        role = param_group.get("role")
+        options = self._options(role)
+        refuse_unknown(param_group, options, "a" if role is None else f"{'an' if role[0] in 'aeiou' else 'a'} {role}")
+        if self.roles is None:
+            return {**options, **param_group}
+        present = self.param_groups[0] if self.param_groups else self.defaults
+        shared = {name: present[name] for name in self.shared}
+        return self.roles.complete(param_group, options, shared, type(self).__name__)
+
+    def _validate_parameters(self, group: dict[str, Any]) -> None:
+        """Raise for options that the group's parameters make impossible."""
         tensors = [p[1] if isinstance(p, tuple) else p for p in group["params"]]
         if not all(isinstance(p, Tensor) for p in tensors):
-            return  # torch's to refuse
-        check_state_dtype(group.get("state_dtype"), tensors)
+            return  # torch refuses them
+        members = max((getattr(p, "ensemble_members", 1) for p in tensors), default=1)
+        if members > 1 and isinstance(group.get("scaling"), scalings.AdamPlus):
+            rule = f"its u is the norm over the group, whose tensors hold {members} members of an ensemble"
+            raise ValueError(invalid("scaling", "adam+", rule, "Use Ensemble(models) without group_sizes."))
         if "scaling" in group:
-            dispatch.refuse(group, tensors, tensors, [{}] * len(tensors))
+            validate_state_dtype(group["state_dtype"], tensors)
+            dispatch.validate(rule_of(group), tensors, tensors, [{}] * len(tensors))
 
-    def _refuse_twice(self, params: list[Any]) -> None:
+    def _refuse_duplicates(self, params: list[Any]) -> None:
         tensors = [p[1] if isinstance(p, tuple) else p for p in params]
         seen = {
             id(p): f"group {k}, position {i}"
@@ -125,22 +283,42 @@ class SemaOptimizer(Watchful):
             here = f"group {len(self.param_groups)}, position {i}"
             if id(p) in seen:
                 raise ValueError(
-                    f"parameter of shape {tuple(p.shape)} is given twice, at {seen[id(p)]} and at {here}: it "
-                    "would be moved twice a step; list each parameter once (shared weights appear once in "
-                    "model.parameters())"
+                    f"parameter of shape {tuple(p.shape)} is given twice, at {seen[id(p)]} and at {here}: it would "
+                    "move twice per step; list each parameter once (shared weights appear once in model.parameters())"
                 )
             seen[id(p)] = here
 
+    # ---- a step -----------------------------------------------------------------------------------------------------
+
+    def _validate_step(self) -> list[tuple[dict[str, Any], list[Tensor], list[Tensor]]]:
+        """Return ``(group, xs, gs)`` of each group, after raising if one of them cannot take a step."""
+        found = []
+        for k, group in enumerate(self.param_groups):
+            validate_rates(group)
+            xs: list[Tensor] = []
+            gs: list[Tensor] = []
+            for x in group["params"]:
+                g = x.grad
+                if g is not None:
+                    xs.append(x)
+                    gs.append(g)
+            if len(self.param_groups) > 1:  # else the step itself notices before anything has moved
+                require_dense(group, xs, gs, k)
+            if group.get("implementation", "auto") in ("c", "foreach"):
+                dispatch.validate(rule_of(group), xs, gs, [self.state.get(x, {}) for x in xs])
+            found.append((group, xs, gs))
+        return found
+
     def _ready(self) -> Iterator[Ready]:
-        """``(group, xs, gs, states)`` of each group that has gradients, after every group was checked."""
-        if torch.compiler.is_compiling():  # which knows _init_group and runs it outside its graph
+        """Yield ``(group, xs, gs, states)`` of each group that has gradients, after validating every group."""
+        if torch.compiler.is_compiling():  # it knows _init_group and runs it outside its graph
             for group in self.param_groups:
                 xs: list[Tensor] = []
                 gs: list[Tensor] = []
                 self._init_group(group, xs, gs)
                 yield group, xs, gs, [self.state[x] for x in xs]
             return
-        for group, xs, gs in self._checked():
+        for group, xs, gs in self._validate_step():
             states = [self.state[x] for x in xs]
             if not all(states):
                 self._init_group(group, [], [])
@@ -150,7 +328,7 @@ class SemaOptimizer(Watchful):
     def _init_group(self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor]) -> None:
         """Fill ``xs`` and ``gs`` with the parameters that have a gradient, and give each its zero state.
 
-        The name and the list arguments are those torch.compile knows: it runs this method outside its graph.
+        torch.compile knows this name and these list arguments: it runs the method outside its graph.
         """
         for i, x in enumerate(group["params"]):
             g = x.grad
@@ -162,62 +340,62 @@ class SemaOptimizer(Watchful):
                 self._init_state(group, i, x)
 
     def _buffers(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """The names of the averages kept for each parameter of the group."""
-        return ("v", *group["scaling"].buffers)
+        """Return the names of the averages kept for each parameter of the group."""
+        if "scaling" in group:
+            return ("v", *group["scaling"].buffers)
+        # Without averages there is still a counter: torch.distributed.checkpoint wants a state for every parameter.
+        return ("v",) if self.roles is None or group["role"] == self.roles.first else ()
 
     def _init_state(self, group: dict[str, Any], i: int, x: Tensor) -> None:
-        """The zero state of ``x``, parameter i of the group."""
-        dtype, state = group.get("state_dtype"), self.state[x]
-        state.update(zero_state(x, self._buffers(group), weights=group["bias_correction"], dtype=dtype))
-        self._key_rounding(state, group, next(k for k, mine in enumerate(self.param_groups) if mine is group), i)
+        """Give ``x``, parameter i of the group, its zero state."""
+        buffers, state = self._buffers(group), self.state[x]
+        if "scaling" not in group:
+            state.update(zero_state(x, buffers))
+            return
+        state.update(zero_state(x, buffers, weights=group["bias_correction"], dtype=group["state_dtype"]))
+        self._init_rounding(state, group, next(k for k, mine in enumerate(self.param_groups) if mine is group), i)
 
     @staticmethod
-    def _key_rounding(state: dict[str, Any], group: dict[str, Any], k: int, i: int) -> None:
+    def _init_rounding(state: dict[str, Any], group: dict[str, Any], k: int, i: int) -> None:
         """Give parameter i of group k its key for stochastic rounding, if it needs one and has none."""
         if group.get("state_dtype") is None:
             state.pop("rounding", None)
         elif "rounding" not in state:
-            state["rounding"] = counter("rounding", first_key(group.get("rounding_seed", 0), k, i))
+            state["rounding"] = counter("rounding", first_key(group["rounding_seed"], k, i))
 
-    def _check_step(self) -> None:
-        """Refuse a step that cannot be taken, before anything has moved."""
-        self._checked()
+    def _initializes(self, closure: Any) -> bool:
+        """Create the state, without a step, if torch.distributed.checkpoint asks for it; return whether it did.
 
-    def _checked(self) -> list[tuple[dict[str, Any], list[Tensor], list[Tensor]]]:
-        """``(group, xs, gs)`` of each group, if all of them can take a step."""
-        found = []
-        for k, group in enumerate(self.param_groups):
-            check_rates(group)
-            xs: list[Tensor] = []
-            gs: list[Tensor] = []
-            for x in group["params"]:
-                g = x.grad
-                if g is not None:
-                    xs.append(x)
-                    gs.append(g)
-            if len(self.param_groups) > 1:  # else the step refuses them before anything has moved
-                dispatch.refuse_sparse(group, xs, gs, k)
-            if group.get("implementation", "auto") in ("c", "foreach"):
-                dispatch.refuse(group, xs, gs, [self.state.get(x, {}) for x in xs])
-            found.append((group, xs, gs))
-        return found
+        To learn the shapes of an optimizer without state, it calls ``step(closure=None)`` with zero gradients and zero
+        learning rates. As a step that would use up v_0, count, and advance stages.
+        """
+        zero = closure is None and not self.state and all(group["lr"] == 0 for group in self.param_groups)
+        params = [(group, i, x) for group in self.param_groups for i, x in enumerate(group["params"])] if zero else []
+        if not params or any(x.grad is not None and bool((x.grad != 0).any()) for _, _, x in params):
+            return False
+        for group, i, x in params:
+            if x.grad is not None:
+                self._init_state(group, i, x)
+        return bool(self.state)
+
+    # ---- checkpoints ------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Torch's state dict with each scaling as plain values, so ``torch.load(weights_only=True)`` reads it."""
+        """Return torch's state dict with objects as plain values, which ``torch.load(weights_only=True)`` reads."""
         packed: dict[str, Any] = super().state_dict()
         packed["param_groups"] = [plain(group) for group in packed["param_groups"]]
         for group in packed["param_groups"]:
-            if "scaling" in group:
-                group["scaling"] = scalings.describe(group["scaling"])
+            for name in _OBJECTS.keys() & group.keys():
+                group[name] = _OBJECTS[name].describe(group[name])
         return packed
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict to the bit; nothing changes if any of it does not fit.
 
-        Torch casts every state tensor to its parameter's dtype and may share it with ``state_dict``. Here the
-        averages keep :func:`state_dtype` and lie in memory as their parameter does, the counters (plain numbers will
-        do) keep their own dtype, and all are copies. ``implementation`` and ``state_dtype`` say how to compute on this
-        machine, not what, so they stay as this optimizer was built.
+        Torch casts every state tensor to its parameter's dtype and may share it with ``state_dict``. Here the averages
+        keep their own dtype and the memory layout of their parameter, the counters keep theirs, and all are copies.
+        ``implementation`` and ``state_dtype`` say how to compute on this machine, so they stay as this optimizer was
+        constructed.
         """
         seen: dict[str, Any] = {}
 
@@ -226,7 +404,7 @@ class SemaOptimizer(Watchful):
             for k, (packed, group) in enumerate(zip(seen["param_groups"], self.param_groups, strict=False)):
                 names = self._buffers(packed)
                 for i, (key, x) in enumerate(zip(packed["params"], group["params"], strict=False)):
-                    refuse_other(seen["state"].get(key), x, names, f"parameter {i} of group {k}")
+                    validate_saved(seen["state"].get(key), x, names, f"parameter {i} of group {k}")
             return seen
 
         def after(_: Optimizer) -> None:
@@ -234,9 +412,9 @@ class SemaOptimizer(Watchful):
                 for i, (key, x) in enumerate(zip(given["params"], group["params"], strict=True)):
                     if seen["state"].get(key):
                         self.state[x].update(restored(seen["state"][key], x, group.get("state_dtype")))
-                        self._key_rounding(self.state[x], group, k, i)
+                        self._init_rounding(self.state[x], group, k, i)
 
-        # Ours runs after the user's own hooks on the way in, and before them on the way out.
+        # Ours runs after the user's own pre-hooks and before the user's own post-hooks.
         handles = [
             self.register_load_state_dict_pre_hook(before),
             self.register_load_state_dict_post_hook(after, prepend=True),
@@ -247,21 +425,34 @@ class SemaOptimizer(Watchful):
             for handle in handles:
                 handle.remove()
 
-    def _saved(self, live: dict[str, Any]) -> set[str]:
-        """The options that a checkpoint of this group must have."""
-        return (self.defaults.keys() & live.keys()) - set(_LOCAL)
-
     def _restored_groups(self, packed: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The groups of a state dict, checked, with their scalings as objects again."""
+        """Return the groups of a state dict, validated, with objects in place of their descriptions."""
+        if self.roles is not None:
+            self.roles.validate_saved(packed, self.param_groups)
         groups = []
-        # A different number of groups is torch's to refuse.
+        # A different number of groups is refused by torch.
         for k, (given, live) in enumerate(zip(packed, self.param_groups, strict=False)):
-            missing = sorted(self._saved(live) - given.keys())
+            expected = {*self._options(live.get("role")), *(("algorithm",) if "algorithm" in live else ())}
+            missing = sorted((expected & live.keys()) - {*_LOCAL} - given.keys())
             rule = f"group {k} of the checkpoint lacks options of {type(self).__name__}"
             require(not missing, "options", missing, rule, "load it into the kind of optimizer that wrote it")
-            check_group(given)
+            validate_group(given)
             group = {**given, **{name: live[name] for name in _LOCAL if name in live}}
-            if isinstance(group.get("scaling"), dict):
-                group["scaling"] = scalings.restore(group["scaling"], live["scaling"])
+            for name in _OBJECTS.keys() & live.keys():
+                if isinstance(group[name], dict):
+                    group[name] = _OBJECTS[name].restore(group[name], live[name])
+            if "algorithm" in live:
+                group["algorithm"] = self._restored_algorithm(group["algorithm"])
             groups.append(group)
         return groups + packed[len(groups) :]
+
+    def _restored_algorithm(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a saved algorithm state, validated, with its tensors on the device of the first parameter."""
+        names = sorted(given) if isinstance(given, Mapping) else given
+        rule = f"the checkpoint must have {sorted(self.initial)}"
+        require(names == sorted(self.initial), "algorithm", names, rule, "load it into the optimizer that wrote it")
+        devices = [x.device for group in self.param_groups for x in group["params"]]
+        return {
+            name: value.to(devices[0]) if isinstance(value, Tensor) and devices else value
+            for name, value in given.items()
+        }

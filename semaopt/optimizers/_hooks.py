@@ -1,60 +1,66 @@
-"""Torch's wrapper around a step, entered only when somebody listens."""
+"""A cheaper version of the wrapper that torch puts around ``step``."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch.optim import Optimizer
+from torch.autograd.profiler import record_function
 from torch.optim import optimizer as module
+
+if TYPE_CHECKING:
+    from semaopt.optimizers._base import SemaOptimizer
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def hooked(step: Callable[..., Any]) -> Callable[..., Any]:
-    """``step`` between its hooks, in the order and by the rules of :meth:`Optimizer.profile_hook_step`."""
+def _call_with_hooks(step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call ``step`` between its hooks, by the rules of :meth:`torch.optim.Optimizer.profile_hook_step`.
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        self: Optimizer = args[0]
-        for before in chain(module._global_optimizer_pre_hooks.values(), self._optimizer_step_pre_hooks.values()):
-            changed = before(self, args, kwargs)
-            if changed is None:
-                continue
-            if not (isinstance(changed, tuple) and len(changed) == 2):
-                raise RuntimeError(f"{step} must return None or a tuple of (new_args, new_kwargs), but got {changed}.")
-            args, kwargs = changed
-        out = step(*args, **kwargs)
-        self._optimizer_step_code()
+    A step skipped by ``on_nonfinite="skip"`` runs no post-hooks, like a step that GradScaler leaves out.
+    """
+    self: SemaOptimizer = args[0]
+    for before in chain(module._global_optimizer_pre_hooks.values(), self._optimizer_step_pre_hooks.values()):
+        changed = before(self, args, kwargs)
+        if changed is None:
+            continue
+        if not (isinstance(changed, tuple) and len(changed) == 2):
+            raise RuntimeError(f"{step} must return None or a tuple of (new_args, new_kwargs), but got {changed}.")
+        args, kwargs = changed
+    skipped = self.skipped_steps
+    out = step(*args, **kwargs)
+    self._optimizer_step_code()
+    if self.skipped_steps == skipped:
         for after in chain(self._optimizer_step_post_hooks.values(), module._global_optimizer_post_hooks.values()):
             after(self, args, kwargs)
-        return out
-
-    return wrapper
+    return out
 
 
-def quiet(step: F) -> F:
-    """Decorate ``step`` so that the profiler's range and the hooks cost nothing while there are none.
+def lean_hooks(step: F) -> F:
+    """Decorate ``step`` so that hooks and the profiler's range cost nothing while there are none.
 
-    Torch wraps the step of every optimizer class in :meth:`Optimizer.profile_hook_step`, which opens a range for the
-    profiler in each call. That takes longer than the whole compiled step of a small model. Here the same wrapper runs
-    whenever a profiler is on; hooks alone run without the range, so that a monitor costs its hooks and no more.
+    Torch wraps the step of every optimizer class in :meth:`torch.optim.Optimizer.profile_hook_step`, which opens a
+    profiler range in each call. That takes longer than the whole compiled step of a small model. Here the range is
+    opened only while a profiler is running.
     """
-    profiled, heard = Optimizer.profile_hook_step(step), hooked(step)
 
     @functools.wraps(step)
-    def wrapper(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(self: SemaOptimizer, *args: Any, **kwargs: Any) -> Any:
+        if "closure" in kwargs and self._initializes(kwargs["closure"]):
+            return None
         if torch._C._autograd._profiler_enabled():
-            return profiled(self, *args, **kwargs)
-        listened = (
+            with record_function(f"Optimizer.step#{type(self).__name__}.step"):
+                return _call_with_hooks(step, (self, *args), kwargs)
+        hooked = (
             self._optimizer_step_pre_hooks
             or self._optimizer_step_post_hooks
             or module._global_optimizer_pre_hooks
             or module._global_optimizer_post_hooks
         )
-        return (heard if listened else step)(self, *args, **kwargs)
+        return _call_with_hooks(step, (self, *args), kwargs) if hooked else step(self, *args, **kwargs)
 
     wrapper.hooked = True  # type: ignore[attr-defined]  # torch's own mark: it does not wrap this again
     return wrapper  # type: ignore[return-value]

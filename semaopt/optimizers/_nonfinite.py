@@ -1,14 +1,15 @@
-"""NaN and Inf before a step: what an optimizer's ``on_nonfinite`` makes of them, while nothing has moved yet.
+"""NaN and Inf in the input of a step, found before anything has changed.
 
-The decision is one for all parameters, and one for all ranks: DDP has averaged the gradients already, so every rank
-sees the same; shards (FSDP2) and the optimizers with a ``process_group`` agree on it.
+There is one decision for all parameters and all ranks. DDP averages the gradients before the step, so every rank finds
+the same. Shards (FSDP2) and optimizers with a ``process_group`` exchange what they found.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -21,116 +22,141 @@ from semaopt.estimator import real
 
 POLICIES = (None, "error", "skip")
 _REMEDY = (
-    "take a smaller lr, clip the gradients (torch.nn.utils.clip_grad_norm_), find the operation "
-    "with torch.autograd.set_detect_anomaly(True), or leave such steps out by on_nonfinite='skip'"
+    "use a smaller lr, clip the gradients (torch.nn.utils.clip_grad_norm_), find the operation with "
+    "torch.autograd.set_detect_anomaly(True), or skip such steps with on_nonfinite='skip'"
 )
 _SMALL = 2048  # elements
 
-#: What an error calls a tensor, and the tensor.
+#: The name of a tensor in an error message, and the tensor.
 Named = tuple[str, Tensor]
 
 
-class Watchful(Optimizer):
-    """An optimizer whose ``on_nonfinite`` may look at gradients before they move anything; None does not look.
+class NonFiniteGuard:
+    """Apply an optimizer's ``on_nonfinite`` policy and count the steps that it skips."""
 
-    ``skipped_steps`` counts the steps left out by ``on_nonfinite="skip"``. Both belong to this object: copies and
-    pickles have them, a state dict does not, so what is loaded changes neither.
-    """
+    def __init__(self, policy: Any) -> None:
+        rule = "must be None, 'error' or 'skip'"
+        remedy = "None does not look for NaN and Inf, and costs nothing"
+        require(policy in POLICIES, "on_nonfinite", policy, rule, remedy)
+        self.policy: str | None = policy
+        self.skipped = 0
 
-    skipped_steps: int
+    def skips(self, groups: list[dict[str, Any]], more: Sequence[Named] = (), process_group: Any = None) -> bool:
+        """Return whether to skip this step because a gradient in ``groups``, or ``more``, is not finite.
 
-    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
-        policy = defaults.get("on_nonfinite")
-        check(policy)
-        self._on_nonfinite = policy
-        self.skipped_steps = 0
-        super().__init__(params, {name: value for name, value in defaults.items() if name != "on_nonfinite"})
-
-    @property
-    def on_nonfinite(self) -> str | None:
-        """What happens to a step with NaN or Inf: None (it is taken), "error" or "skip"."""
-        return self._on_nonfinite
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Torch's, and what its list of names leaves out."""
-        own = {"_on_nonfinite": self._on_nonfinite, "skipped_steps": self.skipped_steps}
-        return {**super().__getstate__(), **own}
-
-    def _leaves_out(self, more: Sequence[Named] = (), process_group: Any = None) -> bool:
-        """Whether this step is left out, for its gradients or ``more``; raises if that is what on_nonfinite says."""
-        if self._on_nonfinite is None:
+        Raises:
+            NonFiniteError: if the policy is "error".
+        """
+        if self.policy is None:
             return False
-        if torch.compiler.is_compiling():  # no part of the graph: what happens next depends on the values
-            return bool(_outside_the_graph(self, more, process_group))
-        return self._decide(more, process_group)
+        if torch.compiler.is_compiling():  # not part of the graph: what happens next depends on the values
+            return bool(_outside_the_graph(self, groups, more, process_group))
+        return self._decide(groups, more, process_group)
 
-    def _decide(self, more: Sequence[Named], process_group: Any) -> bool:
-        named = [(name, x.grad) for name, x in self._named_parameters() if x.grad is not None]
-        xs = [x for group in self.param_groups for x in group["params"]]
-        groups = sharing(xs) + ([] if process_group is None else [process_group])
+    def _decide(self, groups: list[dict[str, Any]], more: Sequence[Named], process_group: Any) -> bool:
+        named = [(name, x.grad) for name, x in _named_parameters(groups) if x.grad is not None]
+        xs = [x for group in groups for x in group["params"]]
+        ranks = shard_groups(xs) + ([] if process_group is None else [process_group])
         try:
-            refuse([*named, *more], groups, device=xs[0].device if xs else None)
+            require_finite([*named, *more], ranks, device=xs[0].device if xs else None)
         except NonFiniteError as error:
-            self._skip(error)
+            self.skip(error)
             return True
         return False
 
-    def _named_parameters(self) -> Iterable[Named]:
-        for k, group in enumerate(self.param_groups):
-            names = group.get("param_names")
-            for i, x in enumerate(group["params"]):
-                name = f" ({names[i]!r})" if names else ""
-                yield f"the gradient of parameter {i}{name} of group {k}", x
-
-    def _skip(self, error: NonFiniteError) -> None:
-        """Count a step that is left out, and say so the first time; raise if such a step is an error."""
-        if self._on_nonfinite != "skip":
+    def skip(self, error: NonFiniteError) -> None:
+        """Count a skipped step, and log the first one; raise ``error`` if the policy is "error"."""
+        if self.policy != "skip":
             raise error
-        if self.skipped_steps == 0:
-            logging.getLogger("semaopt").warning("semaopt: the first step left out: %s", error)
-        self.skipped_steps += 1
+        if self.skipped == 0:
+            logging.getLogger("semaopt").warning("semaopt: skipped a step for the first time: %s", error)
+        self.skipped += 1
 
 
-def kept(optimizer: Optimizer, xs: Iterable[Tensor], *, moved: bool = False) -> Callable[[], None]:
-    """What puts the states of ``xs`` back as they are now, and, if they may have moved, their values."""
-    states = [(x, _copied(optimizer.state[x]) if x in optimizer.state else None) for x in xs]
-    values = [(x, x.detach().clone()) for x, _ in states] if moved else []
+@_disable_dynamo
+def _outside_the_graph(
+    guard: NonFiniteGuard, groups: list[dict[str, Any]], more: Sequence[Named], process_group: Any
+) -> bool:
+    return guard._decide(groups, more, process_group)
 
-    def put_back() -> None:
-        for x, state in states:
+
+def _named_parameters(groups: list[dict[str, Any]]) -> Iterable[Named]:
+    for k, group in enumerate(groups):
+        names = group.get("param_names")
+        for i, x in enumerate(group["params"]):
+            name = f" ({names[i]!r})" if names else ""
+            yield f"the gradient of parameter {i}{name} of group {k}", x
+
+
+class Rollback:
+    """A context that restores the state of some parameters if the block inside raises.
+
+    After :meth:`keep` nothing is restored any more. A ``NonFiniteError`` is handled by the guard: with the policy
+    "skip" it ends the block and is not raised.
+
+    Args:
+        optimizer: owner of ``state`` and ``param_groups``.
+        guard: the optimizer's policy.
+        params: parameters whose state is restored, together with the algorithm state.
+        values: whether to restore the values of the parameters too.
+        enabled: with False the context does nothing.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, guard: NonFiniteGuard, params: Iterable[Tensor], *, values: bool, enabled: bool
+    ) -> None:
+        self._optimizer, self._guard, self._enabled = optimizer, guard, enabled
+        if not enabled:
+            return
+        self._states = [(x, _copied(optimizer.state[x]) if x in optimizer.state else None) for x in params]
+        self._values = [(x, x.detach().clone()) for x, _ in self._states] if values else []
+        self._algorithm = _copied(optimizer.param_groups[0].get("algorithm", {}))
+
+    def keep(self) -> None:
+        """Keep what the block does from here on, whatever happens."""
+        self._enabled = False
+
+    def undo(self) -> None:
+        """Restore states, values and algorithm state."""
+        if not self._enabled:
+            return
+        for x, state in self._states:
             if state is None:
-                optimizer.state.pop(x, None)
+                self._optimizer.state.pop(x, None)
             else:
-                optimizer.state[x] = state
+                self._optimizer.state[x] = state
+        if self._algorithm:
+            self._optimizer.param_groups[0]["algorithm"] = self._algorithm
         with torch.no_grad():
-            for x, value in values:
+            for x, value in self._values:
                 x.copy_(value)
 
-    return put_back
+    def __enter__(self) -> Rollback:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if error is None or not self._enabled:
+            return False
+        self.undo()  # also after an error in a closure, or Ctrl-C
+        if not isinstance(error, NonFiniteError):
+            return False
+        self._guard.skip(error)
+        return True
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:
     return {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
 
 
-@_disable_dynamo
-def _outside_the_graph(optimizer: Watchful, more: Sequence[Named], process_group: Any) -> bool:
-    return optimizer._decide(more, process_group)
-
-
-def check(policy: Any) -> None:
-    """The rule of the option ``on_nonfinite``."""
-    rule = "must be None, 'error' or 'skip'"
-    require(policy in POLICIES, "on_nonfinite", policy, rule, "None does not look for NaN and Inf, and costs nothing")
-
-
-def sharing(xs: Iterable[Any]) -> list[Any]:
-    """The process groups over which parameters are sharded (FSDP2)."""
+def shard_groups(xs: Iterable[Any]) -> list[Any]:
+    """Return the process groups over which parameters are sharded (FSDP2)."""
     meshes = dict.fromkeys(x.device_mesh for x in xs if hasattr(x, "device_mesh"))
     return [ranks for mesh in meshes for ranks in mesh.get_all_groups()]
 
 
-def refuse(
+def require_finite(
     named: Sequence[Named],
     groups: Sequence[Any] = (),
     so_far: str = "nothing was changed",
@@ -138,19 +164,21 @@ def refuse(
 ) -> None:
     """Raise :class:`NonFiniteError` if a tensor holds NaN or Inf, here or on any rank of the process groups.
 
-    The ranks agree by a number on ``device``, by default the CPU: NCCL takes none from there, even where this rank has
-    no gradient.
+    The ranks agree through a number on ``device``, by default the CPU. NCCL needs it on the GPU, even where this rank
+    has no gradient.
     """
     tensors = [_local(t) for _, t in named]
     found = not all_finite(tensors)
-    if not _anywhere(found, groups, device):
+    if not _on_any_rank(found, groups, device):
         return
     bad = [(name, t, local) for (name, t), local in zip(named, tensors, strict=True) if not all_finite([local])]
     if not bad:
-        raise NonFiniteError(f"a gradient on another rank, or its shard, has NaN or Inf; {so_far}: {_REMEDY}")
+        raise NonFiniteError(f"a gradient or shard on another rank has NaN or Inf; {so_far}: {_REMEDY}")
     name, tensor, local = bad[0]
     nans, infs = (int(test(local).sum()) for test in (torch.isnan, torch.isinf))
-    others = f" (and {len(bad) - 1} more like it)" if len(bad) > 1 else ""
+    others = (
+        f" (and {len(bad) - 1} more {'tensor has' if len(bad) == 2 else 'tensors have'} some)" if len(bad) > 1 else ""
+    )
     raise NonFiniteError(
         f"{name}, of shape {tuple(tensor.shape)}, has {nans} NaN and {infs} Inf in {local.numel()} elements{others}; "
         f"{so_far}: {_REMEDY}"
@@ -158,10 +186,10 @@ def refuse(
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether no tensor holds NaN or Inf.
+    """Return whether no tensor holds NaN or Inf.
 
-    A sum is finite only if all its terms are, and is the fastest pass over them; where it is not, it may merely have
-    overflowed, and a second pass tells.
+    A finite sum has only finite terms, and a sum is the fastest pass over memory. A sum that is not finite may have
+    overflowed, so a second pass decides.
 
     >>> from semaopt.optimizers._nonfinite import all_finite
     >>> all_finite([torch.tensor([3e38, 3e38])]), all_finite([torch.tensor([3e38, float("inf")])])
@@ -169,31 +197,31 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
     """
     # A sparse gradient is refused by the step itself.
     parts = [real(t) for t in tensors if t.numel() > 0 and t.layout == torch.strided]
-    few, many = ([t for t in parts if _few(t) is wanted] for wanted in (True, False))
-    sums = [t.sum(dtype=None if t.element_size() > 2 else torch.float32) for t in many]
-    sums += torch._foreach_norm(few, 1) if few else []
+    small, large = ([t for t in parts if _is_small(t) is wanted] for wanted in (True, False))
+    sums = [t.sum(dtype=None if t.element_size() > 2 else torch.float32) for t in large]
+    sums += torch._foreach_norm(small, 1) if small else []
     if not sums:
         return True
     if all(s.is_cpu for s in sums):
         quick = all(math.isfinite(s.item()) for s in sums)
-    else:  # one wait for the device instead of one for each tensor
+    else:  # wait for the device once instead of once per tensor
         quick = bool(torch.stack([torch.isfinite(s).to(sums[-1].device) for s in sums]).all())
     return quick or all(bool(torch.isfinite(t).all()) for t in parts)
 
 
-def _few(t: Tensor) -> bool:
-    """Whether the call costs more than the work: torch._foreach_norm is one call for many tensors."""
+def _is_small(t: Tensor) -> bool:
+    """Return whether a call costs more than its work, so that one torch._foreach_norm for many tensors is faster."""
     return t.numel() <= _SMALL or not t.is_cpu
 
 
 def _local(t: Tensor) -> Tensor:
-    """Of a tensor that has shards, the one on this rank."""
+    """Return the shard of this rank, or ``t`` itself if it is not sharded."""
     local: Tensor = t.to_local() if hasattr(t, "to_local") else t
     return local
 
 
-def _anywhere(found: bool, groups: Sequence[Any], device: torch.device | None) -> bool:
-    """Whether it was found on any rank of any of the process groups; ``found`` without them."""
+def _on_any_rank(found: bool, groups: Sequence[Any], device: torch.device | None) -> bool:
+    """Return whether ``found`` is true on any rank of any of the process groups."""
     if not groups:
         return found
     import torch.distributed as dist

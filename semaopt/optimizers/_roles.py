@@ -1,143 +1,146 @@
-"""Optimizers of two kinds of variables: one is averaged and scaled, the other takes plain projected steps."""
+"""Param groups of two roles: variables that are averaged and scaled, and variables that take projected steps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from semaopt import projections, scalings
+from semaopt import projections
 from semaopt._validation import require
 from semaopt._variables import declared_projection, declared_role
-from semaopt.estimator import Rate
-from semaopt.optimizers._base import OPTIONS, SemaOptimizer
-from semaopt.optimizers._state import zero_state
-from semaopt.optimizers.asa import step_group
-
-#: A group with these over its own options takes a step of stochastic gradient descent: gamma = 1, s = 1.
-SGD: dict[str, Any] = {
-    "beta": 0.0,
-    "scaling": scalings.SHB(),
-    "bias_correction": False,
-    "clip_scaling": None,
-    "decoupled_weight_decay": False,
-}
 
 
-class TwoSided(SemaOptimizer):
-    """Param groups of two ``roles``, the first for what ASA steps, the second for what is projected.
+@dataclass(frozen=True)
+class Roles:
+    """Names of the two roles and the options of their groups.
 
-    ``defaults`` holds what a group of the first role starts from, and those of :attr:`second`, from which a group of
-    the second role starts, under the names given there. It is not averaged: its ``beta`` is None, so a schedule
-    moves its lr alone.
+    Groups of the first role have the options in the optimizer's ``defaults``, except those in ``renamed``. Groups of
+    the second role have the options in ``renamed``, under the names given there, and ``beta=None``: they are not
+    averaged, so a schedule changes only their lr.
+
+    Attributes:
+        first: role of the variables that ASA steps.
+        second: role of the variables that are projected.
+        kind: kind of optimizer, for error messages.
+        part: what a role is of such a problem, for error messages.
+        renamed: name in ``defaults`` -> name in a group of the second role.
     """
 
-    roles: ClassVar[tuple[str, str]]
-    #: What the optimizer is called in errors, and what its sides are.
-    kind: ClassVar[tuple[str, str]]
-    #: Names in ``defaults`` of what a group of the second role has, and their names there; None: no group has it.
-    second: ClassVar[Mapping[str, str | None]]
-    #: Names in ``defaults`` of what is the same in all groups of both roles.
-    shared: ClassVar[tuple[str, ...]] = ()
+    first: str
+    second: str
+    kind: str
+    part: str
+    renamed: Mapping[str, str]
 
-    def __init__(self, first: ParamsT, second: ParamsT, defaults: dict[str, Any]) -> None:
-        scaled, projected = _groups(first, self.roles[0]), _groups(second, self.roles[1])
-        if defaults.get("project") is None:
-            projected = _with_declared_projections(projected)
-        groups = _named([*scaled, *projected])
-        super().__init__(groups, {"maximize": False, "differentiable": False, "weight_decay": 0.0, **defaults})
+    @property
+    def names(self) -> tuple[str, str]:
+        """Return both roles."""
+        return self.first, self.second
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group with its ``role``; nothing changes if any of it is wrong."""
-        if isinstance(param_group, dict):
-            role, (kind, sides), (first, second) = param_group.get("role"), self.kind, self.roles
-            remedy = f"say which {sides} it is on: {{'params': ..., 'role': {first!r}}} or {second!r}"
-            require(role in self.roles, "role", role, f"a param group of a {kind} optimizer must have one", remedy)
-        super().add_param_group(param_group)
+    def groups(self, first: ParamsT, second: ParamsT | None, project: Any = None) -> list[dict[str, Any]]:
+        """Return param groups with roles.
 
-    def _options(self, role: str) -> dict[str, Any]:
-        """What a group of that role starts from."""
-        if role == self.roles[0]:
-            return {name: value for name, value in self.defaults.items() if name not in self.second}
-        shared = {name: self.defaults[name] for name in self.shared}
-        own = {name: self.defaults[key] for key, name in self.second.items() if name is not None}
-        return {**shared, "beta": None, **own}
+        Args:
+            first: variables of the first role or, without ``second``, one list of groups with a ``role`` each.
+            second: variables of the second role.
+            project: the default projection; without one, variables take the projection that their loss has declared.
+        """
+        if second is None:
+            groups = self._groups_of_one_list(first)
+        else:
+            groups = [*_groups(first, self.first), *_groups(second, self.second)]
+        if project is None:
+            groups = [part for group in groups for part in self._with_declared_projections(group)]
+        return _named(groups)
 
-    def _complete(self, param_group: dict[str, Any]) -> dict[str, Any]:
-        role = param_group["role"]
-        options = self._options(role)
-        for name in self.shared:
-            if name in param_group:
-                raise ValueError(f"{name}={param_group[name]!r}: all groups share one; give it to the optimizer")
-        group = {**options, **param_group}
-        if self.param_groups:  # a group added later joins where the others are
-            group.update({name: self.param_groups[0][name] for name in self.shared})
-        for name in (self.defaults.keys() | OPTIONS) & param_group.keys() - options.keys():
-            a = "an" if role[0] in "aeiou" else "a"
-            raise ValueError(
-                f"{name}={param_group[name]!r}: {a} {role} group has no such option; it has "
-                f"{', '.join(sorted(options))}"
+    def _groups_of_one_list(self, given: Any) -> list[dict[str, Any]]:
+        first, second = self.names
+        groups = [] if isinstance(given, (Tensor, Mapping)) or not isinstance(given, Iterable) else [*given]
+        if not groups or not all(isinstance(group, dict) for group in groups):
+            raise TypeError(
+                f"{second}= is missing: pass {first}= and {second}=, or one list of param groups that have a role, "
+                f"[{{'params': ..., 'role': {first!r}}}, {{'params': ..., 'role': {second!r}}}]"
             )
-        if options["beta"] is None:
-            rule = f"the {role} variables of {type(self).__name__} are not averaged"
-            require(group["beta"] is None, "beta", group["beta"], rule, "leave it out")
-        if role == self.roles[1]:
-            projections.validate(group["project"])
-        return group
-
-    def _of(self, role: str) -> list[dict[str, Any]]:
-        return [group for group in self.param_groups if group["role"] == role]
-
-    def _buffers(self, group: dict[str, Any]) -> tuple[str, ...]:
-        if "scaling" in group:
-            return super()._buffers(group)
-        return ("v",) if group["role"] == self.roles[0] else ()
-
-    def _init_group(self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor]) -> None:
-        if "scaling" in group:
-            super()._init_group(group, xs, gs)
-            return
-        buffers = self._buffers(group)
-        for x in group["params"]:
-            if x.grad is not None:
-                xs.append(x)
-                gs.append(x.grad)
-                # Where there are no buffers there is a counter: torch.distributed.checkpoint wants a state for
-                # every parameter.
-                if "step" not in self.state[x]:
-                    self.state[x].update(zero_state(x, buffers))
-
-    def _descend(self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], eta: Rate) -> None:
-        """``x <- x - eta g``, by the same code as every other first-side step of the library."""
-        step_group({**group, **SGD, "lr": eta}, xs, gs, [self.state[x] for x in xs])
-
-    def state_dict(self) -> dict[str, Any]:
-        """Torch's state dict with scalings and projections as plain values."""
-        packed = super().state_dict()
-        for group in packed["param_groups"]:
-            if "project" in group:
-                group["project"] = projections.describe(group["project"])
-        return packed
-
-    def _saved(self, live: dict[str, Any]) -> set[str]:
-        return {*self._options(live["role"])}
-
-    def _restored_groups(self, packed: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        for k, (given, live) in enumerate(zip(packed, self.param_groups, strict=False)):
-            role, here, (first, second) = given.get("role"), live["role"], self.roles
-            remedy = f"construct the optimizer with the same {first}= and {second}= groups in the same order"
-            require(role == here, "role", role, f"group {k} of this optimizer is {here}", remedy)
-        groups = super()._restored_groups(packed)
-        for group, live in zip(groups, self.param_groups, strict=False):
-            if "project" in live:
-                group["project"] = projections.restore(group["project"], live["project"])
+        for role in self.names:
+            found = any(group.get("role") == role for group in groups)
+            remedy = f"add a group {{'params': ..., 'role': {role!r}}}"
+            require(found, "role", role, "no group of the list has this role", remedy)
+        for group in groups:
+            self.validate(group)
+        groups = [{**group, "params": _listed(group["params"])} for group in groups]
+        for role in self.names:
+            _validate_declared_roles([group for group in groups if group["role"] == role], role)
         return groups
+
+    def _with_declared_projections(self, group: dict[str, Any]) -> list[dict[str, Any]]:
+        """Split a group of the second role by the projections that losses have declared for their variables."""
+        params = group["params"]
+        if group["role"] == self.first or "project" in group or not isinstance(params, list) or not params:
+            return [group]
+        parts: list[tuple[Any, list[Any]]] = []
+        for x in params:
+            projection = declared_projection(_tensor_of(x))
+            if not parts or parts[-1][0] != projection:
+                parts.append((projection, []))
+            parts[-1][1].append(x)
+        return [{**group, "params": own, **({"project": project} if project else {})} for project, own in parts]
+
+    def validate(self, group: Mapping[str, Any]) -> None:
+        """Raise unless the group has one of the roles."""
+        role = group.get("role")
+        remedy = f"say which {self.part} it is: {{'params': ..., 'role': {self.first!r}}} or {self.second!r}"
+        require(role in self.names, "role", role, f"a param group of a {self.kind} optimizer must have one", remedy)
+
+    def options(self, role: str, defaults: Mapping[str, Any], shared: Sequence[str]) -> dict[str, Any]:
+        """Return the options that a group of this role starts from.
+
+        Args:
+            role: one of the names.
+            defaults: the optimizer's.
+            shared: names in ``defaults`` that are the same in all groups of both roles.
+        """
+        if role == self.first:
+            return {name: value for name, value in defaults.items() if name not in self.renamed}
+        own = {name: defaults[key] for key, name in self.renamed.items()}
+        return {**{name: defaults[name] for name in shared}, "beta": None, **own}
+
+    def complete(
+        self, group: dict[str, Any], options: dict[str, Any], shared: Mapping[str, Any], owner: str
+    ) -> dict[str, Any]:
+        """Return the group with the options that it does not set itself.
+
+        Args:
+            group: the user's.
+            options: what :meth:`options` returned for its role.
+            shared: the options that all groups share, with their present values.
+            owner: name of the optimizer's class, for error messages.
+        """
+        role = group["role"]
+        for name in shared:
+            if name in group:
+                raise ValueError(f"{name}={group[name]!r}: all groups share this option; pass it to the optimizer")
+        complete = {**options, **shared, **group}
+        if options["beta"] is None:
+            rule = f"the {role} variables of {owner} are not averaged"
+            require(complete["beta"] is None, "beta", complete["beta"], rule, "leave beta out")
+        if role == self.second:
+            projections.validate(complete["project"])
+        return complete
+
+    def validate_saved(self, saved: list[dict[str, Any]], live: list[dict[str, Any]]) -> None:
+        """Raise unless the groups of a checkpoint have the roles of the optimizer's groups, in the same order."""
+        remedy = f"construct the optimizer with the same {self.first}= and {self.second}= groups in the same order"
+        for k, (given, group) in enumerate(zip(saved, live, strict=False)):
+            role, here = given.get("role"), group["role"]
+            require(role == here, "role", role, f"group {k} of this optimizer is {here}", remedy)
 
 
 def _groups(params: ParamsT, role: str) -> list[dict[str, Any]]:
-    """Parameters, named parameters or dicts of them, as param groups of that role."""
+    """Return parameters, named parameters or dicts of them as param groups of that role."""
     if isinstance(params, Tensor):
         raise TypeError(f"{role}: got one tensor; pass a list, {role}=[tensor]")
     if not isinstance(params, Iterable):
@@ -146,8 +149,10 @@ def _groups(params: ParamsT, role: str) -> list[dict[str, Any]]:
     require(bool(given), role, given, "must hold at least one parameter", "a generator is empty after its first use")
     groups: list[dict[str, Any]] = given if isinstance(given[0], dict) else [{"params": given}]
     for group in groups:
-        said = group.get("role", role)
-        require(said == role, "role", said, f"given as {role}=", "leave the role out, or pass it as the other side")
+        named = group.get("role", role)
+        require(
+            named == role, "role", named, f"the group is passed as {role}=", f"pass it as {named}=, or drop the role"
+        )
     groups = [{**group, "params": _listed(group["params"]), "role": role} for group in groups]
     _validate_declared_roles(groups, role)
     return groups
@@ -166,25 +171,6 @@ def _validate_declared_roles(groups: list[dict[str, Any]], role: str) -> None:
                 )
 
 
-def _with_declared_projections(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Split each group by the projections that losses have declared for their variables."""
-    found: list[dict[str, Any]] = []
-    for group in groups:
-        params = group["params"]
-        if "project" in group or not isinstance(params, list) or not params:
-            found.append(group)
-            continue
-        parts: list[tuple[Any, list[Any]]] = []
-        for x in params:
-            projection = declared_projection(_tensor_of(x))
-            if not parts or parts[-1][0] != projection:
-                parts.append((projection, []))
-            parts[-1][1].append(x)
-        for projection, own in parts:
-            found.append({**group, "params": own, **({} if projection is None else {"project": projection})})
-    return found
-
-
 def _tensor_of(x: Any) -> Any:
     return x[1] if isinstance(x, tuple) else x
 
@@ -194,7 +180,7 @@ def _listed(params: Any) -> Any:
 
 
 def _named(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Torch wants names for all groups or for none: if some have them, the others get "dual.0" and the like."""
+    """Name the parameters of all groups if those of one are named, since torch wants names for all or none."""
     named = [
         isinstance(group["params"], list) and isinstance(next(iter(group["params"]), None), tuple) for group in groups
     ]

@@ -1,4 +1,4 @@
-"""What is kept for one parameter: how it starts, and how it comes back from a checkpoint."""
+"""The state of one parameter: its start, and its way back from a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from semaopt._validation import require
 from semaopt.estimator import COUNTERS, state_dtype
 from semaopt.kernels.layout import PLAIN
 
+_REMEDY = "load it into the optimizer of the same model, with the same scaling"
+
 
 def counter(name: str, value: float | Tensor = 0.0) -> Tensor:
-    """One of :data:`COUNTERS`, on the CPU as torch keeps its step: reading it must not wait for a device.
+    """Return one of :data:`COUNTERS` as a tensor on the CPU, where reading it does not wait for a device.
 
-    It is 0-dimensional: what has a dimension, torch.distributed.checkpoint expects on the parameters' device.
+    It is 0-dimensional: torch.distributed.checkpoint expects tensors with dimensions on the parameters' device.
     """
-    dtype = {"step": torch.float32, "rounding": torch.int64}.get(name, torch.float64)
+    # float64 counts steps exactly; torch's float32 stays at 2^24, and with it the key of the stochastic rounding.
+    dtype = torch.int64 if name == "rounding" else torch.float64
     return torch.as_tensor(value, dtype=dtype, device="cpu").clone()
 
 
 def zero_state(
     x: Tensor, buffers: Sequence[str], *, weights: bool = False, dtype: torch.dtype | None = None
 ) -> dict[str, Tensor]:
-    """The state of ``x`` before its first step: a counter, zero buffers, and, if asked for, the averages' weights."""
+    """Return the state of ``x`` before its first step: a counter, zero buffers and, if asked for, their weights."""
     state = {"step": counter("step")}
     for name in buffers:
         state[name] = torch.zeros_like(x, dtype=state_dtype(x, dtype), memory_format=torch.preserve_format)
@@ -35,21 +38,18 @@ def zero_state(
     return state
 
 
-def refuse_other(saved: Mapping[str, Any] | None, x: Tensor, names: Iterable[str], where: str) -> None:
-    """Raise unless the saved averages, if there are any, are there and have the parameter's shape."""
+def validate_saved(saved: Mapping[str, Any] | None, x: Tensor, names: Iterable[str], where: str) -> None:
+    """Raise unless a saved state is empty or has all averages, each with the shape of its parameter."""
     for name in names if saved else ():
         value = saved.get(name) if saved else None
-        require(isinstance(value, Tensor), name, value, f"the checkpoint has no such average of {where}", _OTHER)
+        require(isinstance(value, Tensor), name, value, f"the checkpoint has no such average of {where}", _REMEDY)
         if isinstance(value, Tensor) and {type(value), type(x)} <= PLAIN:
             shapes = f"{where} has shape {tuple(x.shape)}"
-            require(value.shape == x.shape, name, tuple(value.shape), shapes, _OTHER)
-
-
-_OTHER = "load it into the optimizer of the same model, with the same scaling"
+            require(value.shape == x.shape, name, tuple(value.shape), shapes, _REMEDY)
 
 
 def restored(saved: Mapping[str, Any], x: Tensor, chosen: torch.dtype | None) -> dict[str, Tensor]:
-    """Copies of one parameter's saved counters and averages, the latter in this dtype."""
+    """Return copies of one parameter's saved counters and averages, the averages in their proper dtype."""
     state = {}
     for name, value in saved.items():
         if name in COUNTERS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,9 +14,8 @@ from semaopt.estimator import Rate, state_dtype, track_
 from semaopt.hypergradient.closures import Partial, scalar, vjp
 from semaopt.hypergradient.linalg import average
 from semaopt.kernels import dispatch
-from semaopt.optimizers._base import SemaOptimizer, options_of
-from semaopt.optimizers._hooks import quiet
-from semaopt.optimizers.asa import step_group
+from semaopt.optimizers._base import FIXED, SemaOptimizer, require_dense, rule_of
+from semaopt.optimizers._hooks import lean_hooks
 from semaopt.scalings import Scaling
 
 
@@ -28,23 +27,24 @@ class SCMA(SemaOptimizer):
         v_{t+1} &= \beta v_t + (1-\beta)\, J_g(x_t;\xi'_t)^\top \nabla f(z_{t+1}) \\
         x_{t+1} &= x_t - \eta_t\, v_{t+1}/(\sqrt{u_{t+1}} + G_0)
 
-    :math:`\nabla f` of an average is not the average of :math:`\nabla f`: a mini-batch in place of
-    :math:`E[g]` minimizes something else. z tracks :math:`E[g(x)]` instead, v the gradient (``lem:sema_mengdi``).
+    :math:`\nabla f` of an average is not the average of :math:`\nabla f`, so a mini-batch in place of
+    :math:`E[g]` minimizes something else. Here z tracks :math:`E[g(x)]` and v tracks the gradient
+    (``lem:sema_mengdi``).
 
-    With ``blocks=n`` there is one z_i for each of n samples or blocks, which is the finite-sum coupled form
-    :math:`\frac1n\sum_i f_i(E[g_i(x;\xi)])`: ``step(inner, outer, index=i)`` moves those drawn.
+    With ``blocks=n`` there is one z_i for each of n samples or blocks, the finite-sum coupled form
+    :math:`\frac1n\sum_i f_i(E[g_i(x;\xi)])`: ``step(inner, outer, index=i)`` updates the z_i of a mini-batch.
 
     Args:
         params: parameters, named parameters, or dicts with ``params`` and their own hyper-parameters.
-        lr, beta, scaling, weight_decay, decoupled_weight_decay, maximize, bias_correction, clip_scaling: as in
-            :class:`semaopt.ASA`; bias_correction concerns v and u.
-        inner_beta: momentum of z in [0, 1); gamma_g = 1 - inner_beta. A schedule that moves gamma moves gamma_g by the
-            same factor.
+        lr, beta, scaling, weight_decay, decoupled_weight_decay, maximize, clip_scaling: as in :class:`semaopt.ASA`.
+        inner_beta: momentum of z in [0, 1); gamma_g = 1 - inner_beta. A schedule that changes gamma changes gamma_g by
+            the same factor.
         blocks: n, or None for one z.
-        fresh: whether J_g has its own sample xi', a second call of ``inner``. With False the sample of z serves,
+        fresh: whether J_g has its own sample xi', from a second call of ``inner``. With False it uses the sample of z,
             which saves a pass and correlates the two factors by O(gamma_g).
-        process_group: averages g and the gradient over its ranks, so that ranks with their own batches take the step
-            of one process on the joint batch. With blocks each rank keeps the z_i of its own.
+        bias_correction: for v and u, as in :class:`semaopt.ASA`; z always starts at its first sample.
+        process_group: ranks over which g and the gradient are averaged, so that ranks with their own batches take the
+            step of one process on the joint batch. With blocks each rank keeps the z_i of its own.
         on_nonfinite: ``"error"`` or ``"skip"`` for NaN or Inf in z or in the gradient, as in :class:`semaopt.ASA`.
 
     SCGD (Wang, Fang and Liu, "Stochastic compositional gradient descent", Mathematical Programming 2017) is
@@ -57,6 +57,9 @@ class SCMA(SemaOptimizer):
     >>> x.data
     tensor([0.2000])
     """
+
+    # z and, with blocks, 1 for each block that has had a sample
+    initial: ClassVar[dict[str, Any]] = {"z": None, "z_seen": None}
 
     def __init__(
         self,
@@ -71,89 +74,104 @@ class SCMA(SemaOptimizer):
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
-        bias_correction: bool = False,
+        bias_correction: bool = True,
         clip_scaling: tuple[float, float] | None = None,
         process_group: Any = None,
         on_nonfinite: str | None = None,
     ) -> None:
-        defaults = options_of(locals())
         validate_beta("inner_beta", inner_beta)
         validate_flag("fresh", fresh)
         if blocks is not None:
-            defaults["blocks"] = validate_integer("blocks", blocks, "the number of samples or blocks, or None")
-        super().__init__(params, {**defaults, "differentiable": False})
+            blocks = validate_integer("blocks", blocks, "pass the number of samples or blocks, or None")
+        defaults = dict(
+            FIXED,
+            lr=lr,
+            beta=beta,
+            inner_beta=inner_beta,
+            scaling=scaling,
+            blocks=blocks,
+            fresh=fresh,
+            weight_decay=weight_decay,
+            decoupled_weight_decay=decoupled_weight_decay,
+            maximize=maximize,
+            bias_correction=bias_correction,
+            clip_scaling=clip_scaling,
+        )
+        super().__init__(params, defaults, on_nonfinite=on_nonfinite, process_group=process_group)
 
     def _complete(self, param_group: dict[str, Any]) -> dict[str, Any]:
         group = super()._complete(param_group)
-        del group["process_group"]  # no part of a checkpoint
         for name in ("inner_beta", "blocks", "fresh"):
             same = group[name] == self.defaults[name]
-            require(same, name, group[name], "all groups share one z", f"give {name} to the optimizer")
+            require(same, name, group[name], "all groups share one z", f"pass {name} to the optimizer")
         return group
 
-    @quiet
+    @property
+    def z(self) -> Tensor | None:
+        """The average that tracks E[g(x)], one row per block; None before the first step."""
+        z: Tensor | None = self.algorithm_state["z"]
+        return z
+
+    @lean_hooks
     @torch.no_grad()
     def step(  # type: ignore[override]
         self, inner: Callable[[], Tensor], outer: Callable[[Tensor], Tensor], index: Any = None
     ) -> Tensor:
-        """One step; returns the loss that ``outer`` computed.
+        """Take one step and return the loss that ``outer`` computed.
 
         Args:
             inner: () -> g(x), on a fresh sample at each call; with ``index`` one row for each block in it.
             outer: z -> f(z), one number; it may depend on x as well.
-            index: the blocks whose rows ``inner`` gives, each at most once; needs ``blocks=n``.
+            index: the blocks of the rows that ``inner`` returns, each at most once; needs ``blocks=n``.
         """
-        self._check_step()
+        self._validate_step()
         xs = [x for group in self.param_groups for x in group["params"] if x.requires_grad]
-        rows, ranks = self._rows(index), self.defaults["process_group"]
+        rows, ranks = self._rows(index), self._process_group
         with torch.enable_grad():
-            g = vector(inner())
-            whole = g.detach() if rows is not None else average([g.detach()], ranks)[0]
-            z = self._tracked(whole, rows).requires_grad_()
+            g = validate_inner(inner())
+            joint = g.detach() if rows is not None else average([g.detach()], ranks)[0]
+            z = self._tracked(joint, rows).requires_grad_()
             loss = scalar("outer", outer(z))
             weights, *direct = vjp([loss], [z, *xs], [torch.ones_like(loss)], False, False)
             if weights is None:
                 raise RuntimeError("outer(z) does not depend on z; compute f from its argument")
             if self.param_groups[0]["fresh"]:
-                g = vector(inner())
+                g = validate_inner(inner())
             through = vjp([g], xs, [weights.to(g.dtype)], False, False)
         self._set_gradients(xs, direct, through)
-        if self._leaves_out([("z, the average of inner()", z.detach())], ranks):
+        if self._nonfinite.skips(self.param_groups, [("z, the average of inner()", z.detach())], ranks):
             return loss.detach()
-        ready = list(self._ready())  # refuses what cannot be stepped before anything changes
+        ready = list(self._ready())  # raises before anything changes
         for k, (group, moved, gs, _) in enumerate(ready):
-            dispatch.refuse_sparse(group, moved, gs, k)
+            require_dense(group, moved, gs, k)
         self._write(z.detach(), rows)
         for group, moved, gs, states in ready:
-            step_group(group, moved, gs, states)
+            dispatch.run(rule_of(group), moved, gs, states)
         return loss.detach()
-
-    @property
-    def z(self) -> Tensor | None:
-        """What tracks E[g(x)], a row for each block; None before the first step."""
-        return self.param_groups[0].get("z")
 
     def _set_gradients(self, xs: list[Tensor], direct: Partial, through: Sequence[Tensor | None]) -> None:
         gs = [b if a is None else a if b is None else a + b for a, b in zip(direct, through, strict=True)]
-        if self.defaults["process_group"] is not None:
+        if self._process_group is not None:
             filled = [torch.zeros_like(x) if g is None else g for x, g in zip(xs, gs, strict=True)]
-            gs = [*average(filled, self.defaults["process_group"])]
+            gs = [*average(filled, self._process_group)]
         for group in self.param_groups:
             for x in group["params"]:
-                x.grad = None  # also of what is frozen now, which must not move by the gradient of the step before
+                x.grad = None  # a frozen parameter must not move by the gradient of the last step
         for x, g in zip(xs, gs, strict=True):
             x.grad = g
 
     def _rows(self, index: Any) -> Tensor | None:
-        """The blocks of this step, checked."""
+        """Return the blocks of this step, validated, or None if there is one z."""
         blocks = self.param_groups[0]["blocks"]
         if index is None:
-            require(blocks is None, "index", index, f"this optimizer has {blocks} blocks", "say which inner() gives")
+            remedy = "pass the blocks of the rows that inner() returns"
+            require(blocks is None, "index", index, f"this optimizer has {blocks} blocks", remedy)
             return None
         require(blocks is not None, "index", index, "this optimizer has one z", "construct it with blocks=n")
         rows = torch.as_tensor(index)
         ok = rows.dim() == 1 and (rows.numel() == 0 or rows.dtype in (torch.int64, torch.int32))
-        require(ok, "index", index, "must be a vector of whole numbers", "the blocks whose rows inner() gives")
+        remedy = "pass the blocks of the rows that inner() returns"
+        require(ok, "index", index, "must be a vector of whole numbers", remedy)
         inside = rows.numel() == 0 or (int(rows.min()) >= 0 and int(rows.max()) < blocks)
         require(inside, "index", index, f"must lie in 0..{blocks - 1}", "blocks=n is their number")
         once = len(set(rows.tolist())) == rows.numel()
@@ -161,45 +179,40 @@ class SCMA(SemaOptimizer):
         return rows.long()
 
     def _tracked(self, g: Tensor, rows: Tensor | None) -> Tensor:
-        """The next z, of the drawn rows if there are blocks; nothing is written."""
-        g, group = g.to(state_dtype(g)), self.param_groups[0]
+        """Return the next z, or its rows of this step if there are blocks; nothing is written."""
+        g, group, state = g.to(state_dtype(g)), self.param_groups[0], self.algorithm_state
         if rows is not None:
             ok = g.dim() >= 1 and len(g) == len(rows)
-            require(ok, "inner()", tuple(g.shape), f"must have {len(rows)} rows", "one for each block of index")
-        if "z" not in group:
+            require(ok, "inner()", tuple(g.shape), f"must have {len(rows)} rows", "return one row per block of index")
+        if state["z"] is None:
             return g.clone()
         gamma = 1 - group["inner_beta"]
         if group.get("initial_gamma"):
             gamma = min(1.0, gamma * ((1 - group["beta"]) / group["initial_gamma"]))  # the factor of the schedule
-        z: Tensor = group["z"] if rows is None else group["z"][rows]
-        require(z.shape == g.shape, "inner()", tuple(g.shape), f"had shape {tuple(z.shape)} before", "keep its shape")
+        z: Tensor = state["z"] if rows is None else state["z"][rows]
+        require(
+            z.shape == g.shape, "inner()", tuple(g.shape), f"it had shape {tuple(z.shape)} before", "keep its shape"
+        )
         if rows is None:
             return track_(z.clone(), g, gamma)
-        seen: Tensor = group["z_seen"][rows]
+        seen: Tensor = state["z_seen"][rows]
         newest = gamma.reshape(()).to(seen) if isinstance(gamma, Tensor) else gamma
         weight = torch.ones_like(seen).masked_fill(seen > 0, newest)
         return torch.lerp(z, g, weight.view(-1, *[1] * (g.dim() - 1)))
 
-    def _restored_groups(self, packed: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        groups = super()._restored_groups(packed)
-        devices = [x.device for group in self.param_groups for x in group["params"]]
-        for name in {"z", "z_seen"} & groups[0].keys() if groups and devices else ():
-            groups[0][name] = groups[0][name].to(devices[0])
-        return groups
-
     def _write(self, z: Tensor, rows: Tensor | None) -> None:
-        group = self.param_groups[0]  # not a state of one parameter: its shape is that of g
+        state, blocks = self.algorithm_state, self.param_groups[0]["blocks"]
         if rows is None:
-            group["z"] = z
+            state["z"] = z
             return
-        if "z" not in group:
-            group["z"], group["z_seen"] = z.new_zeros(group["blocks"], *z.shape[1:]), z.new_zeros(group["blocks"])
-        group["z"][rows] = z
-        group["z_seen"][rows] = 1.0
+        if state["z"] is None:
+            state["z"], state["z_seen"] = z.new_zeros(blocks, *z.shape[1:]), z.new_zeros(blocks)
+        state["z"][rows] = z
+        state["z_seen"][rows] = 1.0
 
 
-def vector(g: Any) -> Tensor:
-    """What ``inner`` returned, if it can be differentiated."""
+def validate_inner(g: Any) -> Tensor:
+    """Return the value of ``inner()``; raise unless it is a tensor with a graph."""
     if not isinstance(g, Tensor):
         raise TypeError(f"inner() returned {type(g).__name__}; return the tensor g(x)")
     if not g.requires_grad:

@@ -94,7 +94,7 @@ class QuadraticBilevel:
         require(0 < self.lam <= largest, "lam", self.lam, f"must lie in (0, {largest:g}]", "C_gyy/(1 + noise) bounds A")
         self.generator = torch.Generator().manual_seed(self.seed)
         self._basis, _ = torch.linalg.qr(self._randn(self.d_y, self.d_y))
-        self._values = torch.linspace(self.lam, largest, self.d_y, dtype=self.dtype)
+        self._values = torch.linspace(self.lam, largest, self.d_y, dtype=self.dtype, device="cpu")
         self.A = self._basis * self._values @ self._basis.T
         self._inverse = self._basis / self._values @ self._basis.T
         B = self._randn(self.d_y, self.d_x)
@@ -102,12 +102,12 @@ class QuadraticBilevel:
         self.b, self.c = self.shift * self._randn(self.d_y), self.shift * self._randn(self.d_y)
 
     def _randn(self, *shape: int) -> Tensor:
-        return torch.randn(*shape, generator=self.generator, dtype=self.dtype)
+        return torch.randn(*shape, generator=self.generator, dtype=self.dtype, device="cpu")
 
     def start(self, copies: int = 1) -> tuple[Parameter, Parameter]:
         """Return x_0 and y = 0, one row per copy. Copies are independent runs side by side."""
-        x = torch.full((copies, self.d_x), self.x0, dtype=self.dtype)
-        return Parameter(x), Parameter(torch.zeros(copies, self.d_y, dtype=self.dtype))
+        x = torch.full((copies, self.d_x), self.x0, dtype=self.dtype, device="cpu")
+        return Parameter(x), Parameter(torch.zeros(copies, self.d_y, dtype=self.dtype, device="cpu"))
 
     def _phi(self, t: Tensor) -> Tensor:
         square = t.square()
@@ -141,7 +141,7 @@ class QuadraticBilevel:
             value = (y * (y @ self.A / 2 - x @ self.B.T - self.b)).sum()
             d_x, d_y = x - x.detach(), y - y.detach()
             if self.noise:
-                s = torch.rand(len(y), 1, generator=self.generator, dtype=self.dtype).mul_(2).sub_(1)
+                s = torch.rand(len(y), 1, generator=self.generator, dtype=self.dtype, device="cpu").mul_(2).sub_(1)
                 value = value + self.noise * (s * d_y * (d_y @ self.A)).sum() / 2
             if self.sigma2:
                 mixed = self._additive(x.new_empty(len(x), self.d_x, self.d_y))
@@ -207,11 +207,11 @@ class QuadraticBilevel:
             signs((steps, copies, *shape), like, generator).mul_(math.sqrt(self.sigma2 / math.prod(shape)))
             for shape in shapes
         ]
-        s = torch.rand(steps, k - 1, copies, 1, generator=generator, dtype=self.dtype).mul_(2).sub_(1)
+        s = torch.rand(steps, k - 1, copies, 1, generator=generator, dtype=self.dtype, device="cpu").mul_(2).sub_(1)
         factors = 1 - s.mul_(self.noise).add_(1) * (self._values / self.C_gyy)
         # p is uniform on 0..k-1, and only the first p factors enter the product.
-        p = torch.randint(k, (steps, 1, copies, 1), generator=generator)
-        unused = torch.arange(k - 1).view(-1, 1, 1) >= p
+        p = torch.randint(k, (steps, 1, copies, 1), generator=generator, device="cpu")
+        unused = torch.arange(k - 1, device="cpu").view(-1, 1, 1) >= p
         return *noises, factors.masked_fill_(unused, 1.0).prod(1).mul_(k / self.C_gyy)
 
     def sample(self, x: Tensor, y: Tensor, noise: Draw) -> Pieces:

@@ -42,23 +42,23 @@ class HyperCleaning:
         require(0 <= corruption < 1, "corruption", corruption, "must lie in [0, 1)", "try 0.4")
         self.generator = torch.Generator().manual_seed(seed)
         images, digits = load_digits()
-        order = torch.split(torch.randperm(len(images), generator=self.generator), list(SIZES.values()))
+        order = torch.split(torch.randperm(len(images), generator=self.generator, device="cpu"), list(SIZES.values()))
         self.data = {name: (images[i], digits[i]) for name, i in zip(SIZES, order, strict=True)}
         a, b = self.data["train"]
-        self.wrong = torch.zeros(len(b), dtype=torch.bool)
-        self.wrong[torch.randperm(len(b), generator=self.generator)[: round(corruption * len(b))]] = True
+        self.wrong = torch.zeros(len(b), dtype=torch.bool, device="cpu")
+        self.wrong[torch.randperm(len(b), generator=self.generator, device="cpu")[: round(corruption * len(b))]] = True
         self.data["train"] = (a, torch.where(self.wrong, (b + 1) % 10, b))
-        self.weights = nn.Parameter(torch.zeros(len(b)))
-        self.model = nn.Linear(64, 10)
+        self.weights = nn.Parameter(torch.zeros(len(b), device="cpu"))
+        self.model = nn.Linear(64, 10, device="cpu")
         nn.init.zeros_(self.model.weight)
         nn.init.zeros_(self.model.bias)
-        self._noisy = self._batches(*self.data["train"], torch.arange(len(b)), size=batch)
+        self._noisy = self._batches(*self.data["train"], torch.arange(len(b), device="cpu"), size=batch)
         self._clean = self._batches(*self.data["valid"], size=batch)
 
     def _batches(self, *tensors: Tensor, size: int) -> Iterator[list[Tensor]]:
         """Yield the batches of endless shuffled epochs, without incomplete last batches."""
         while True:
-            order = torch.randperm(len(tensors[0]), generator=self.generator)
+            order = torch.randperm(len(tensors[0]), generator=self.generator, device="cpu")
             parts = [torch.split(tensor[order], size) for tensor in tensors]
             for k in range(len(order) // size):
                 yield [part[k] for part in parts]
@@ -88,4 +88,4 @@ def load_digits() -> tuple[Tensor, Tensor]:
     except ImportError as missing:
         raise ImportError("the digits need scikit-learn: pip install 'semaopt[experiments]'") from missing
     images, digits = datasets.load_digits(return_X_y=True)
-    return torch.tensor(images / 16, dtype=torch.float32), torch.tensor(digits)
+    return torch.tensor(images / 16, dtype=torch.float32, device="cpu"), torch.tensor(digits, device="cpu")

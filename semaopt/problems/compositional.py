@@ -52,21 +52,23 @@ class QuadraticComposition:
         require(1 <= self.d <= self.m, "d", self.d, f"must lie in 1..{self.m}", "A must have full column rank")
         self.generator = torch.Generator().manual_seed(self.seed)
         u, _, vh = torch.linalg.svd(self._randn(self.m, self.d), full_matrices=False)
-        self.A = u @ torch.diag(torch.linspace(self.lam, self.C, self.d, dtype=self.dtype)) @ vh
+        self.A = u @ torch.diag(torch.linspace(self.lam, self.C, self.d, dtype=self.dtype, device="cpu")) @ vh
         self.b, self.c = self._randn(self.m), self._randn(self.m)
 
     def _randn(self, *shape: int) -> Tensor:
-        return torch.randn(*shape, generator=self.generator, dtype=self.dtype)
+        return torch.randn(*shape, generator=self.generator, dtype=self.dtype, device="cpu")
 
     def start(self, copies: int | None = None) -> Parameter:
         """Return x_0, which is 1 in every coordinate; with ``copies``, one row per copy."""
         shape = (self.d,) if copies is None else (copies, self.d)
-        return Parameter(torch.ones(shape, dtype=self.dtype))
+        return Parameter(torch.ones(shape, dtype=self.dtype, device="cpu"))
 
     def sample(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return a fresh g(x; xi) and its Jacobian, with independent noise for every row of x."""
         rows = (*x.shape[:-1], self.m)
-        A, b = (torch.randn(shape, generator=generator, dtype=self.dtype) for shape in ((*rows, self.d), rows))
+        A, b = (
+            torch.randn(shape, generator=generator, dtype=self.dtype, device="cpu") for shape in ((*rows, self.d), rows)
+        )
         A, b = A.mul_(self.noise).add_(self.A), b.mul_(self.noise).add_(self.b)
         return (A @ x.unsqueeze(-1)).squeeze(-1) + b, A
 
@@ -102,6 +104,6 @@ class QuadraticComposition:
 
     def naive_minimizer(self) -> Tensor:
         """Return the limit of stochastic gradient descent on f(g(x; xi))."""
-        shift = self.m * self.noise**2 * torch.eye(self.d, dtype=self.dtype)
+        shift = self.m * self.noise**2 * torch.eye(self.d, dtype=self.dtype, device="cpu")
         found: Tensor = torch.linalg.solve(self.A.T @ self.A + shift, self.A.T @ (self.c - self.b))
         return found

@@ -52,11 +52,11 @@ class LogisticBilevel:
         require(ok, "batch", batch, "must be at least 1", "it is the number of examples per sample; None takes all")
         self.d_x, self.m, self.d_y, self.lam, self.batch = n, m, d_y, lam, batch
         self.generator = generator = torch.Generator().manual_seed(seed)
-        truth = torch.randn(d_y, generator=generator, dtype=torch.float64)
+        truth = torch.randn(d_y, generator=generator, dtype=torch.float64, device="cpu")
 
         def examples(count: int, flipped: float) -> Tensor:
-            a = torch.randn(count, d_y, generator=generator, dtype=torch.float64)
-            labels = (a @ truth).sign() * (1 - 2.0 * (torch.rand(count, generator=generator) < flipped))
+            a = torch.randn(count, d_y, generator=generator, dtype=torch.float64, device="cpu")
+            labels = (a @ truth).sign() * (1 - 2.0 * (torch.rand(count, generator=generator, device="cpu") < flipped))
             return torch.nn.functional.normalize(a) * labels.unsqueeze(1)
 
         self.noisy, self.clean = examples(n, 0.4), examples(m, 0.0)
@@ -68,7 +68,7 @@ class LogisticBilevel:
     def y_star(self, x: Tensor) -> Tensor:
         """Return the minimizer of g(x, .) for every row, by Newton's method."""
         weights = x.detach().sigmoid()
-        y = torch.zeros(len(x), self.d_y, dtype=x.dtype)
+        y = torch.zeros(len(x), self.d_y, dtype=x.dtype, device="cpu")
         for _ in range(30):
             margins = y @ self.noisy.T
             gradient = self._gy(weights, margins, y)
@@ -83,7 +83,7 @@ class LogisticBilevel:
     def _gyy(self, weights: Tensor, margins: Tensor) -> Tensor:
         curvature = weights * margins.sigmoid() * (-margins).sigmoid() / self.d_x
         return torch.einsum("sj,ja,jb->sab", curvature, self.noisy, self.noisy) + self.lam * torch.eye(
-            self.d_y, dtype=weights.dtype
+            self.d_y, dtype=weights.dtype, device="cpu"
         )
 
     def hessian(self, x: Tensor, y: Tensor) -> Tensor:
@@ -105,13 +105,13 @@ class LogisticBilevel:
 
     def start(self, copies: int = 1) -> tuple[Parameter, Parameter]:
         """Return x_0 = 0 and y_0 = y*(x_0), one row per copy."""
-        x = torch.zeros(copies, self.d_x, dtype=torch.float64)
+        x = torch.zeros(copies, self.d_x, dtype=torch.float64, device="cpu")
         return Parameter(x), Parameter(self.y_star(x))
 
     def _chosen(self, of: int, copies: int) -> Tensor:
         if self.batch is None:
-            return torch.arange(of).expand(copies, of)
-        return torch.randint(of, (copies, self.batch), generator=self.generator)
+            return torch.arange(of, device="cpu").expand(copies, of)
+        return torch.randint(of, (copies, self.batch), generator=self.generator, device="cpu")
 
     def outer(self, x: Tensor, y: Tensor) -> Closure:
         """Return a closure that computes a fresh sample of f, summed over the copies."""
@@ -154,9 +154,9 @@ class LogisticBilevel:
     def draw(self, steps: int, copies: int, k: int, generator: torch.Generator) -> Draw:
         """Draw the examples for f_y, for g_xy, g_y and k - 1 samples of g_yy, and the number p of these to use."""
         shape = (copies, self._examples())
-        upper = torch.randint(self.m, (steps, *shape), generator=generator)
-        lower = torch.randint(self.d_x, (steps, k + 1, *shape), generator=generator)
-        return upper, lower, torch.randint(k, (steps, copies, 1), generator=generator)
+        upper = torch.randint(self.m, (steps, *shape), generator=generator, device="cpu")
+        lower = torch.randint(self.d_x, (steps, k + 1, *shape), generator=generator, device="cpu")
+        return upper, lower, torch.randint(k, (steps, copies, 1), generator=generator, device="cpu")
 
     def _examples(self) -> int:
         if self.batch is None:

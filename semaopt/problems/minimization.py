@@ -101,7 +101,7 @@ class Bounded(Minimization):
         return bump_slope(x)
 
     def start(self, seeds: int = 1) -> Tensor:
-        return torch.full((seeds, self.d), self.x0, dtype=torch.float64)
+        return torch.full((seeds, self.d), self.x0, dtype=torch.float64, device="cpu")
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Wavy(Minimization):
         return x.mul(2).sin_().mul_(3).add_(x, alpha=2)
 
     def start(self, seeds: int = 1) -> Tensor:
-        return torch.full((seeds, self.d), self.x0, dtype=torch.float64)
+        return torch.full((seeds, self.d), self.x0, dtype=torch.float64, device="cpu")
 
 
 class LeastSquares(Minimization):
@@ -163,13 +163,15 @@ class LeastSquares(Minimization):
         self.d, self.L, self.mu, self.smallest = d, L, mu, residual
         generator = torch.Generator().manual_seed(seed)
         n = 2 * rank
-        left = torch.linalg.qr(torch.randn(n, n, generator=generator, dtype=torch.float64))[0]
-        right = torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64))[0]
-        values = torch.full((rank,), mu, dtype=torch.float64)
+        left = torch.linalg.qr(torch.randn(n, n, generator=generator, dtype=torch.float64, device="cpu"))[0]
+        right = torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64, device="cpu"))[0]
+        values = torch.full((rank,), mu, dtype=torch.float64, device="cpu")
         values[0] = L
         self.A = left[:, :rank] * (n * values).sqrt() @ right[:, :rank].T
         # F(0) - min F is |the part of b in the range of A|^2 / 2n.
-        inside = left[:, :rank] @ torch.ones(rank, dtype=torch.float64) * math.sqrt(2 * n * distance / rank)
+        inside = (
+            left[:, :rank] @ torch.ones(rank, dtype=torch.float64, device="cpu") * math.sqrt(2 * n * distance / rank)
+        )
         self.b = inside + left[:, rank] * math.sqrt(2 * n * residual)
         self.gram, self.moment = self.A.T @ self.A / n, self.A.T @ self.b / n
 
@@ -181,7 +183,7 @@ class LeastSquares(Minimization):
         return torch.addmm(self.moment, x, self.gram, beta=-1)
 
     def start(self, seeds: int = 1) -> Tensor:
-        return torch.zeros(seeds, self.d, dtype=torch.float64)
+        return torch.zeros(seeds, self.d, dtype=torch.float64, device="cpu")
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,7 @@ class Sampled:
     problem: LeastSquares
 
     def draw(self, steps: int, like: Tensor, generator: torch.Generator) -> Draw:
-        return (torch.randint(len(self.problem.b), (steps, len(like)), generator=generator),)
+        return (torch.randint(len(self.problem.b), (steps, len(like)), generator=generator, device="cpu"),)
 
     def sample(self, x: Tensor, gradient: Tensor, noise: Draw) -> Tensor:
         rows = self.problem.A[noise[0]]

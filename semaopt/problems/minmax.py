@@ -155,7 +155,7 @@ class StronglyConcave(MinMax):
         return y.clamp_(-self.radius, self.radius)
 
     def start(self, seeds: int = 1) -> tuple[Tensor, Tensor]:
-        x = torch.full((seeds, self.d), self.x0, dtype=torch.float64)
+        x = torch.full((seeds, self.d), self.x0, dtype=torch.float64, device="cpu")
         return x, torch.zeros_like(x)
 
     def steepest(self) -> float:
@@ -206,7 +206,7 @@ class DualPL(MinMax):
         return bump_slope(x).add_(w, alpha=self.b), torch.cat([slope, slope], -1)
 
     def y_star(self, x: Tensor, y: Tensor | None = None) -> Tensor:
-        y = torch.zeros(*x.shape[:-1], 2 * self.d, dtype=x.dtype) if y is None else y
+        y = torch.zeros(*x.shape[:-1], 2 * self.d, dtype=x.dtype, device="cpu") if y is None else y
         shift = x.mul(self.b / self.lam).sub_(self.w(y)).mul_(math.sqrt(0.5))
         return y + torch.cat([shift, shift], -1)
 
@@ -214,8 +214,8 @@ class DualPL(MinMax):
         return y
 
     def start(self, seeds: int = 1) -> tuple[Tensor, Tensor]:
-        x = torch.full((seeds, self.d), self.x0, dtype=torch.float64)
-        return x, torch.zeros(seeds, 2 * self.d, dtype=torch.float64)
+        x = torch.full((seeds, self.d), self.x0, dtype=torch.float64, device="cpu")
+        return x, torch.zeros(seeds, 2 * self.d, dtype=torch.float64, device="cpu")
 
     def steepest(self) -> float:
         return math.inf

@@ -39,8 +39,8 @@ class Oracle(Protocol):
 def signs(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
     """Return random signs. Using 32 bits of every random number makes this ten times as fast as ``bernoulli_``."""
     n = math.prod(shape)
-    words = torch.empty((n + 31) // 32, dtype=torch.int64).random_(generator=generator)
-    bits = words.unsqueeze(1).bitwise_right_shift(torch.arange(32)).bitwise_and_(1)
+    words = torch.empty((n + 31) // 32, dtype=torch.int64, device="cpu").random_(generator=generator)
+    bits = words.unsqueeze(1).bitwise_right_shift(torch.arange(32, device="cpu")).bitwise_and_(1)
     return bits.view(-1)[:n].to(like.dtype).mul_(2).sub_(1).view(shape)
 
 
@@ -95,7 +95,7 @@ class Additive:
     def draw(self, steps: int, like: Tensor, generator: torch.Generator) -> Draw:
         shape = (steps, *like.shape)
         if self.gaussian:
-            noise = torch.empty(shape, dtype=like.dtype).normal_(generator=generator)
+            noise = torch.empty(shape, dtype=like.dtype, device="cpu").normal_(generator=generator)
         else:
             noise = signs(shape, like, generator)
         return (noise.mul_(math.sqrt(self.sigma2 / like.shape[-1])),)
@@ -162,7 +162,7 @@ class RandomCoordinate:
 
     def draw(self, steps: int, like: Tensor, generator: torch.Generator) -> Draw:
         d = like.shape[-1]
-        chosen = torch.randint(d, (steps, *like.shape[:-1]), generator=generator)
+        chosen = torch.randint(d, (steps, *like.shape[:-1]), generator=generator, device="cpu")
         mask = torch.nn.functional.one_hot(chosen, d).to(like.dtype).mul_(d)
         return mask, *Additive(self.sigma2).draw(steps, like, generator)
 
@@ -196,7 +196,7 @@ class Sparsified:
         require(ok, "keep", self.keep, "must lie in (0, 1]", "it is the fraction of coordinates that are kept; try 0.5")
 
     def draw(self, steps: int, like: Tensor, generator: torch.Generator) -> Draw:
-        chance = torch.empty((steps, *like.shape), dtype=like.dtype).uniform_(generator=generator)
+        chance = torch.empty((steps, *like.shape), dtype=like.dtype, device="cpu").uniform_(generator=generator)
         mask = chance.lt(self.keep).to(like.dtype).div_(self.keep)
         return mask, *self.oracle.draw(steps, like, generator)
 
@@ -230,7 +230,7 @@ class Quantized:
         _positive("step", self.step, "it is the distance of neighbouring values; try 0.1")
 
     def draw(self, steps: int, like: Tensor, generator: torch.Generator) -> Draw:
-        chance = torch.empty((steps, *like.shape), dtype=like.dtype).uniform_(generator=generator)
+        chance = torch.empty((steps, *like.shape), dtype=like.dtype, device="cpu").uniform_(generator=generator)
         return chance, *self.oracle.draw(steps, like, generator)
 
     def sample(self, x: Tensor, gradient: Tensor, noise: Draw) -> Tensor:

@@ -1,4 +1,4 @@
-"""Schedules by a formula: lr and gamma are their first values times one factor."""
+"""Schedules given by a formula: lr and gamma are their initial values times a factor."""
 
 from __future__ import annotations
 
@@ -10,33 +10,37 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from semaopt._validation import is_real, require, to_float, validate_integer
-from semaopt.schedules.momentum import GammaScheduler, gamma_of, moved_gammas, set_gamma
+from semaopt.schedules import bias
+from semaopt.schedules.momentum import GammaScheduler, base_gammas, initial_gamma, set_gamma
 
 
-class _Together(GammaScheduler, ABC):
-    """lr and gamma of every group are their first values times ``factor_at(t)`` after t calls of ``step``.
+class _FactorSchedule(GammaScheduler, ABC):
+    """Base class: after t calls of ``step`` lr and gamma are their initial values times ``factor_at(t)``.
 
-    Not the last values times a ratio, in which roundings would add up over a million steps: so a warm-up goes before
-    it in torch's SequentialLR, not beside it in ChainedScheduler.
+    Each value is computed from the initial one, so that rounding errors do not add up. A warm-up therefore goes before
+    such a schedule, in torch's SequentialLR, not next to it in a ChainedScheduler.
     """
 
-    def __init__(self, optimizer: Optimizer, on: Sequence[str], last_epoch: int) -> None:
+    def __init__(self, optimizer: Optimizer, on: Sequence[str], last_epoch: int, compensate_bias: bool) -> None:
         ok = not isinstance(on, str) and len(on) > 0 and set(on) <= {"lr", "gamma"}
-        require(ok, "on", on, "must name 'lr', 'gamma' or both", "the default is ('lr', 'gamma')")
+        require(ok, "on", on, "must name 'lr', 'gamma' or both", "The default is on=('lr', 'gamma').")
         if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"{type(self).__name__} needs a torch optimizer, got {type(optimizer).__name__}")
+            raise TypeError(f"{type(self).__name__} needs a torch optimizer, got {type(optimizer).__name__}.")
         self.on = tuple(on)
-        self.base_gammas = moved_gammas(optimizer, ", or on=('lr',)", on)
+        self.base_gammas = base_gammas(optimizer, on, "use an optimizer with momentum, or on=('lr',)")
+        self.compensate_bias = compensate_bias and "gamma" in on
         super().__init__(optimizer, last_epoch)
+        if self.compensate_bias:
+            bias.compensate(optimizer)
 
     @abstractmethod
     def factor_at(self, t: int) -> float:
-        """What multiplies both after t calls of ``step``."""
+        """Return the factor of lr and gamma after t calls of ``step``."""
 
     def get_lr(self) -> list[float | Tensor]:
-        """The next lr of each group. Sets each beta on the way, as torch's OneCycleLR does with momentum."""
+        """Return the next lr of each group. Sets each gamma as well, as torch's OneCycleLR does with momentum."""
         factor = self.factor_at(self.last_epoch)
-        self._adopt()
+        self._adopt_new_groups()
         for group, gamma in zip(self.optimizer.param_groups, self.base_gammas, strict=True):
             if gamma is not None:
                 set_gamma(group, factor * gamma)
@@ -44,24 +48,26 @@ class _Together(GammaScheduler, ABC):
             return [group["lr"] for group in self.optimizer.param_groups]
         return [factor * lr for lr in self.base_lrs]
 
-    def _adopt(self) -> None:
-        """A group that was added later moves on with the others, from the lr and the gamma it came with."""
-        passed = self.factor_at(max(self.last_epoch - 1, 0))
+    def _adopt_new_groups(self) -> None:
+        """Schedule groups added later from the lr and gamma that they were added with."""
+        previous = self.factor_at(max(self.last_epoch - 1, 0))
         for group in self.optimizer.param_groups[len(self.base_gammas) :]:
-            gamma = gamma_of(group) if "gamma" in self.on else None
-            self.base_gammas.append(None if gamma is None else gamma / passed)
-            self.base_lrs.append(group["lr"] / passed)
+            gamma = initial_gamma(group) if "gamma" in self.on else None
+            self.base_gammas.append(None if gamma is None else gamma / previous)
+            self.base_lrs.append(group["lr"] / previous)
 
 
-class Stagewise(_Together):
-    """Multiply lr and gamma by ``factor`` after ``every`` calls of ``step`` (the paper's: 0.2 every 20 epochs).
+class Stagewise(_FactorSchedule):
+    """Multiply lr and gamma by ``factor`` after every ``every`` calls of ``step`` (the paper: 0.2 every 20 epochs).
 
     Args:
-        optimizer: one whose groups have a beta.
-        every: how many calls of ``step`` a stage has; with one call a batch, epochs * len(train).
-        factor: in (0, 1].
-        on: what moves: ``"lr"``, ``"gamma"`` or both.
-        last_epoch: as in torch.
+        optimizer: any torch optimizer with momentum (see :mod:`semaopt.schedules.momentum`).
+        every: calls of ``step`` per stage; epochs * len(train) if it is called after every batch.
+        factor: > 0; a factor above 1 lets lr and gamma grow (gamma up to 1).
+        on: the rates to move, ``"lr"``, ``"gamma"`` or both.
+        last_epoch: as in torch's schedulers.
+        compensate_bias: correct the bias of torch's Adam and AdamW exactly while beta1 moves (see
+            :mod:`semaopt.schedules.bias`); has no effect on other optimizers.
 
     >>> optimizer = semaopt.ASA([torch.nn.Parameter(torch.zeros(1))], lr=1.0, beta=0.5)
     >>> schedule = semaopt.schedules.Stagewise(optimizer, every=2, factor=0.2)
@@ -79,30 +85,32 @@ class Stagewise(_Together):
         factor: float = 0.2,
         on: Sequence[str] = ("lr", "gamma"),
         last_epoch: int = -1,
+        *,
+        compensate_bias: bool = True,
     ) -> None:
-        require(
-            is_real(factor) and 0 < factor <= 1,
-            "factor",
-            factor,
-            "must lie in (0, 1]",
-            "gamma may only shrink; the paper takes 0.2",
-        )
-        self.every, self.factor = validate_integer("every", every, "count steps"), to_float(factor)
-        super().__init__(optimizer, on, last_epoch)
+        ok = is_real(factor) and 0 < factor < math.inf
+        require(ok, "factor", factor, "must be a finite number > 0", "The paper uses 0.2.")
+        self.every, self.factor = validate_integer("every", every, "It counts calls of step()."), to_float(factor)
+        super().__init__(optimizer, on, last_epoch, compensate_bias)
 
     def factor_at(self, t: int) -> float:
-        return self.factor ** (t // self.every)
+        try:
+            return self.factor ** (t // self.every)
+        except OverflowError:  # a factor above 1, after many stages
+            return math.inf
 
 
-class Polynomial(_Together):
-    """lr and gamma times ``1/(k+1)^power`` in stage ``k`` of ``every`` calls (Epoch-SGDA's decay has power 1).
+class Polynomial(_FactorSchedule):
+    """Multiply the initial lr and gamma by ``1/(k+1)^power`` in stage k of ``every`` calls (Epoch-SGDA: power 1).
 
     Args:
-        optimizer: one whose groups have a beta.
-        every: how many calls of ``step`` a stage has; with one call a batch, epochs * len(train).
-        power: how fast they shrink; > 0.
-        on: what moves: ``"lr"``, ``"gamma"`` or both.
-        last_epoch: as in torch.
+        optimizer: any torch optimizer with momentum (see :mod:`semaopt.schedules.momentum`).
+        every: calls of ``step`` per stage; epochs * len(train) if it is called after every batch.
+        power: > 0; larger is faster.
+        on: the rates to move, ``"lr"``, ``"gamma"`` or both.
+        last_epoch: as in torch's schedulers.
+        compensate_bias: correct the bias of torch's Adam and AdamW exactly while beta1 moves (see
+            :mod:`semaopt.schedules.bias`); has no effect on other optimizers.
 
     >>> optimizer = semaopt.ASA([torch.nn.Parameter(torch.zeros(1))], lr=1.0, beta=0.5)
     >>> schedule = semaopt.schedules.Polynomial(optimizer, every=2)
@@ -120,28 +128,27 @@ class Polynomial(_Together):
         power: float = 1.0,
         on: Sequence[str] = ("lr", "gamma"),
         last_epoch: int = -1,
+        *,
+        compensate_bias: bool = True,
     ) -> None:
-        require(
-            is_real(power) and 0 < power < math.inf,
-            "power",
-            power,
-            "must be a finite number > 0",
-            "the usual power is 1.0",
-        )
-        self.every, self.power = validate_integer("every", every, "count steps"), to_float(power)
-        super().__init__(optimizer, on, last_epoch)
+        ok = is_real(power) and 0 < power < math.inf
+        require(ok, "power", power, "must be a finite number > 0", "The usual power is 1.0.")
+        self.every, self.power = validate_integer("every", every, "It counts calls of step()."), to_float(power)
+        super().__init__(optimizer, on, last_epoch, compensate_bias)
 
     def factor_at(self, t: int) -> float:
         return float((t // self.every + 1) ** -self.power)
 
 
-class InverseSqrt(_Together):
-    """lr and gamma times ``1/sqrt(t+1)`` after t calls of ``step`` (``thm:SHB_decrease``).
+class InverseSqrt(_FactorSchedule):
+    """Multiply the initial lr and gamma by ``1/sqrt(t+1)`` after t calls of ``step`` (``thm:SHB_decrease``).
 
     Args:
-        optimizer: one whose groups have a beta.
-        on: what moves: ``"lr"``, ``"gamma"`` or both.
-        last_epoch: as in torch.
+        optimizer: any torch optimizer with momentum (see :mod:`semaopt.schedules.momentum`).
+        on: the rates to move, ``"lr"``, ``"gamma"`` or both.
+        last_epoch: as in torch's schedulers.
+        compensate_bias: correct the bias of torch's Adam and AdamW exactly while beta1 moves (see
+            :mod:`semaopt.schedules.bias`); has no effect on other optimizers.
 
     >>> optimizer = semaopt.ASA([torch.nn.Parameter(torch.zeros(1))], lr=1.0, beta=0.5)
     >>> schedule = semaopt.schedules.InverseSqrt(optimizer)
@@ -152,8 +159,15 @@ class InverseSqrt(_Together):
     (0.5, 0.75)
     """
 
-    def __init__(self, optimizer: Optimizer, on: Sequence[str] = ("lr", "gamma"), last_epoch: int = -1) -> None:
-        super().__init__(optimizer, on, last_epoch)
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        on: Sequence[str] = ("lr", "gamma"),
+        last_epoch: int = -1,
+        *,
+        compensate_bias: bool = True,
+    ) -> None:
+        super().__init__(optimizer, on, last_epoch, compensate_bias)
 
     def factor_at(self, t: int) -> float:
         return 1 / math.sqrt(t + 1)

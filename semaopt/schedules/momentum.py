@@ -1,70 +1,132 @@
-"""How a schedule finds gamma = 1 - beta in the groups of an optimizer, and moves it."""
+"""The momentum of a param group: where it is stored, how to read gamma = 1 - beta, and how to change it.
+
+========================  ==========================================================================
+field                     optimizers
+========================  ==========================================================================
+``group["beta"]``         semaopt; None marks a group that is not averaged, such as a dual variable
+``group["betas"][0]``     torch's Adam, AdamW, NAdam ... and third-party ones; the other betas stay
+``group["momentum"]``     torch's SGD, Muon ...; a ``dampening`` moves along
+========================  ==========================================================================
+
+SGD's buffer is ``momentum * buffer + (1 - dampening) * g``, a fixed multiple (1 - dampening)/(1 - momentum) of a moving
+average. Changing the momentum alone would change that multiple, and with it the length of the steps. The dampening
+therefore moves so that the multiple stays: with ``dampening=momentum`` the buffer remains the average itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from semaopt._serialization import plain
+from semaopt._validation import to_float
+from semaopt.schedules import bias
 
-_SMALLEST_GAMMA = 2.0**-53  # the smallest that keeps beta = 1 - gamma below 1
+_FIELDS = ("beta", "betas", "momentum")
+_SMALLEST_GAMMA = 2.0**-53  # the smallest gamma for which 1 - gamma < 1
 
 
-def base_gammas(optimizer: Optimizer, on: Sequence[str] = ("gamma",), instead: str = "") -> list[float | None]:
-    """The gamma = 1 - beta of each group; None for a group that is not averaged (a dual variable).
+def base_gammas(
+    optimizer: Optimizer, on: Sequence[str] = ("lr", "gamma"), alternative: str = "use an optimizer with momentum"
+) -> list[float | None]:
+    """Return the initial gamma of each group, None for a group without an average.
 
-    ``instead`` is what else one may do where there is none.
+    Args:
+        optimizer: any torch optimizer.
+        on: the rates to schedule; without ``"gamma"`` every entry is None.
+        alternative: the remedy named in the error for an optimizer without momentum.
     """
     if "gamma" not in on:
         return [None] * len(optimizer.param_groups)
     for k, group in enumerate(optimizer.param_groups):
-        if "beta" not in group:
-            raise ValueError(
-                f"{type(optimizer).__name__}: param group {k} has no 'beta', so there is no gamma = 1 - beta to move; "
-                f"use an optimizer of semaopt (semaopt.ASA covers Adam and SGD with momentum){instead}"
-            )
-        group.setdefault("initial_gamma", gamma_of(group))
-    return [group["initial_gamma"] for group in optimizer.param_groups]
-
-
-def moved_gammas(optimizer: Optimizer, instead: str, on: Sequence[str] = ("gamma",)) -> list[float | None]:
-    """The same, if there is one to move where nothing else is moved."""
-    found = base_gammas(optimizer, on, instead)
-    if "lr" not in on and all(gamma is None for gamma in found):
+        reason = _unsupported(optimizer, group)
+        if reason:
+            raise ValueError(f"{type(optimizer).__name__}: param group {k} {reason}. To proceed, {alternative}.")
+    gammas = [initial_gamma(group) for group in optimizer.param_groups]
+    if "lr" not in on and all(gamma is None for gamma in gammas):
         raise ValueError(
-            f"{type(optimizer).__name__}: no param group is averaged, so there is no gamma = 1 - beta to move; "
-            f"use an optimizer that averages{instead}"
+            f"{type(optimizer).__name__}: no param group is averaged, so there is no gamma = 1 - beta to schedule. "
+            f"To proceed, {alternative}."
         )
-    return found
+    return gammas
+
+
+def _unsupported(optimizer: Optimizer, group: dict[str, Any]) -> str:
+    """Return why the gamma of a group cannot be scheduled, or an empty string."""
+    field = _field(group)
+    if field is None:
+        return "has no 'beta', 'betas' or 'momentum', so there is no gamma = 1 - beta to schedule"
+    if field != "momentum":
+        return ""
+    if to_float(group["momentum"]) == 0:
+        return "has momentum=0, so there is no average whose gamma = 1 - momentum could be scheduled"
+    if group.get("nesterov", False):
+        return "has nesterov=True, whose mix of gradient and buffer depends on the momentum; only nesterov=False works"
+    if isinstance(optimizer, torch.optim.RMSprop):
+        return "has a buffer that is a sum, not an average: changing its momentum would change the length of the steps"
+    return ""
+
+
+def _field(group: dict[str, Any]) -> str | None:
+    return next((name for name in _FIELDS if name in group), None)
 
 
 def gamma_of(group: dict[str, Any]) -> float | None:
-    """The gamma = 1 - beta of a group; None if it is not averaged."""
-    return None if group["beta"] is None else 1 - float(group["beta"])
+    """Return gamma = 1 - beta of a group, None if it is not averaged."""
+    field = _field(group)
+    if field is None or group[field] is None:
+        return None
+    return 1 - to_float(group["betas"][0] if field == "betas" else group[field])
+
+
+def initial_gamma(group: dict[str, Any]) -> float | None:
+    """Return the gamma that the group had when its first schedule was created; the group stores it."""
+    gamma: float | None = group.setdefault("initial_gamma", gamma_of(group))
+    if gamma is not None and "dampening" in group:
+        group.setdefault("initial_dampening", to_float(group["dampening"]))
+    return gamma
 
 
 def set_gamma(group: dict[str, Any], gamma: float) -> None:
-    """Write ``group["beta"] = 1 - gamma``, in place where beta is a tensor."""
-    beta = 1 - min(max(gamma, _SMALLEST_GAMMA), 1.0)
-    if isinstance(group["beta"], Tensor):
-        group["beta"].fill_(beta)
+    """Set beta = 1 - gamma, with gamma clipped to (0, 1]; a tensor is changed in place."""
+    first = initial_gamma(group)
+    field = _field(group)
+    largest = 1 - _SMALLEST_GAMMA if field == "momentum" else 1.0  # SGD ignores its buffer if momentum=0
+    gamma = min(max(gamma, _SMALLEST_GAMMA), largest)
+    if field == "betas":
+        beta = group["betas"][0]
+        if isinstance(beta, Tensor):
+            beta.fill_(1 - gamma)
+        else:
+            group["betas"] = type(group["betas"])([1 - gamma, *group["betas"][1:]])
+    elif field is not None:
+        _write(group, field, 1 - gamma)
+    if first is not None and "initial_dampening" in group:
+        group["dampening"] = 1 - (1 - group["initial_dampening"]) / first * gamma
+
+
+def _write(group: dict[str, Any], field: str, value: float) -> None:
+    if isinstance(group[field], Tensor):
+        group[field].fill_(value)
     else:
-        group["beta"] = beta
+        group[field] = value
 
 
 class GammaScheduler(LRScheduler):
-    """What all schedules here can be asked."""
+    """Base class of the schedules that move gamma."""
+
+    compensate_bias = False
 
     def get_last_gamma(self) -> list[float | None]:
-        """The gamma of each group now, beside torch's :meth:`get_last_lr`."""
-        betas = (group.get("beta") for group in self.optimizer.param_groups)
-        return [None if beta is None else 1 - float(beta) for beta in betas]
+        """Return the current gamma of each group; :meth:`get_last_lr` returns the current lr."""
+        return [gamma_of(group) for group in self.optimizer.param_groups]
 
-    def state_dict(self) -> dict[str, Any]:
-        """Torch's, with NumPy's numbers as Python's, so ``torch.load(weights_only=True)`` reads it."""
-        packed: dict[str, Any] = plain(super().state_dict())
-        return packed
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a copy or a pickle; the copied optimizer has lost the compensation of its bias correction."""
+        self.__dict__.update(state)
+        if self.compensate_bias:
+            bias.compensate(self.optimizer)

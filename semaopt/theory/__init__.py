@@ -42,12 +42,13 @@ THEOREMS: dict[str, Callable[..., Any]] = {
 
 
 def T_for(theorem: str, c: Constants, epsilon: float) -> int:
-    """The steps after which a theorem promises avg E|grad F|^2 <= epsilon^2 (``"pl"``: E[F - F*] <= epsilon).
+    """Return the smallest T for which a theorem promises the accuracy ``epsilon``.
 
     Args:
         theorem: ``"constant"``, ``"decreasing"``, ``"pl"``, ``"minmax"`` or ``"bilevel"``.
         c: the constants that the theorem needs.
-        epsilon: the accuracy.
+        epsilon: the accuracy of the gradient, avg E|grad F|^2 <= epsilon^2: note the square. For ``"pl"`` it is the
+            accuracy of F, E[F - F*] <= epsilon.
 
     >>> c = semaopt.theory.Constants(L=1.0, sigma2=1.0, delta_f=1.0)
     >>> semaopt.theory.T_for("constant", c, 0.5) < semaopt.theory.T_for("constant", c, 0.25)
@@ -55,6 +56,6 @@ def T_for(theorem: str, c: Constants, epsilon: float) -> int:
     """
     if theorem not in THEOREMS:
         raise ValueError(f"theorem={theorem!r} is unknown. Choose from {', '.join(map(repr, THEOREMS))}")
-    # Any T (or epsilon) gives a plan that can be asked for another.
+    # The method T_for of a plan does not depend on the T of the plan.
     plan = pl(c, epsilon) if theorem == "pl" else THEOREMS[theorem](c, 1)
     return int(plan.T_for(epsilon))

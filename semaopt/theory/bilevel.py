@@ -74,16 +74,7 @@ class BilevelPlan(TwoScalePlan):
         They are 2 D_F/(eta_x c_l T) + (c_u/c_l)[2 D_0/(gamma T) + 2 gamma V + 2 m C_0 d_y0/(eta_y lambda T)
         + 4 m C_0 eta_y sigma^2/lambda + B].
         """
-        c, error = self.constants, errors(self.constants, self.method, self.k)
-        k = costs(c, error)
-        return {
-            "objective": k.over_eta_x / (values["eta_x"] * T),
-            "estimator": k.over_gamma / (values["gamma"] * T),
-            "noise": k.times_gamma * values["gamma"],
-            "lower": k.over_eta_y / (values["eta_y"] * T),
-            "lower_noise": k.times_eta_y * values["eta_y"],
-            "bias": c.ratio * error.bias,
-        }
+        return bound_terms(self.constants, T, values, errors(self.constants, self.method, self.k))
 
     def tracking_terms(self, T: int, values: Mapping[str, float]) -> dict[str, float]:
         """Return the terms of the bound of avg E[Delta + C_0 delta], by the argument of ``thm:PDAda``."""
@@ -102,7 +93,9 @@ class BilevelPlan(TwoScalePlan):
 
     def T_for(self, epsilon: float) -> int:
         """Return the smallest T for which :func:`bilevel` promises avg E|grad F|^2 <= epsilon^2."""
-        return steps_for(epsilon, lambda T: bilevel(self.constants, T, method=self.method).bound())
+        enough = steps_for(epsilon, lambda T: bilevel(self.constants, T, method=self.method).bound())
+        found = _first_step(self.constants, self.method, float(epsilon) * float(epsilon), 1, enough)
+        return enough if found is None else found
 
 
 @dataclass(frozen=True)
@@ -159,6 +152,48 @@ def _refuse_rest(c: Constants, limit: Limits, cost: Costs) -> None:
     require(ok, "estimator_error", c.estimator_error, exact, "leave it out, or pass estimator_error > 0")
 
 
+def _first_step(c: Constants, method: str, goal: float, low: int, high: int) -> int | None:
+    """Return the smallest T in low..high whose bound is at most ``goal``, or None.
+
+    For a fixed k the bound falls with T, but it jumps up where k grows, so a bisection alone may miss an earlier T.
+    Within low..high no bound is smaller than that of T = high with the variance of the smallest k and the bias of the
+    largest k. Intervals in which this is too large are skipped.
+    """
+    k, last = neumann_terms(c, low), neumann_terms(c, high)
+    if _smallest_bound(c, method, high, errors(c, method, k, bias_k=last)) > goal * (1 + 1e-9):
+        return None
+    if k == last:
+        while low < high:
+            middle = (low + high) // 2
+            if bilevel(c, middle, method=method).bound() <= goal:
+                high = middle
+            else:
+                low = middle + 1
+        return high if bilevel(c, high, method=method).bound() <= goal else None
+    middle = (low + high) // 2
+    found = _first_step(c, method, goal, low, middle)
+    return _first_step(c, method, goal, middle + 1, high) if found is None else found
+
+
+def _smallest_bound(c: Constants, method: str, T: int, error: Errors) -> float:
+    """Return the smallest bound after the steps 0..T for an estimator with these errors."""
+    rates = best_rates(limits(c, method), costs(c, error), T)
+    return math.fsum(bound_terms(c, T, rates, error).values())
+
+
+def bound_terms(c: Constants, T: int, values: Mapping[str, float], error: Errors) -> dict[str, float]:
+    """Return the six terms of the bound of avg E|grad F|^2."""
+    k = costs(c, error)
+    return {
+        "objective": k.over_eta_x / (values["eta_x"] * T),
+        "estimator": k.over_gamma / (values["gamma"] * T),
+        "noise": k.times_gamma * values["gamma"],
+        "lower": k.over_eta_y / (values["eta_y"] * T),
+        "lower_noise": k.times_eta_y * values["eta_y"],
+        "bias": c.ratio * error.bias,
+    }
+
+
 def neumann_terms(c: Constants, T: int) -> int:
     """Return the k for which the bias of h falls like 1/sqrt(T+1)."""
     C_gyy, lam, C_gxy = c.get("C_gyy"), c.get("lam"), c.get("C_gxy")
@@ -166,11 +201,11 @@ def neumann_terms(c: Constants, T: int) -> int:
     return max(1, math.ceil(C_gyy / (2 * lam) * math.log(argument))) if argument > 0 else 1
 
 
-def errors(c: Constants, method: str, k: int) -> Errors:
-    """Return m, V, D_0 and B of SMB or SBMA with k terms."""
+def errors(c: Constants, method: str, k: int, bias_k: int | None = None) -> Errors:
+    """Return m, V, D_0 and B of SMB or SBMA with k terms, or with the bias of ``bias_k`` terms."""
     sigma2, lam, delta_y = c.get("sigma2"), c.get("lam"), c.delta_y or 0.0
     C_fy2, C_gxy2, h2 = c.get("C_fy") ** 2, c.get("C_gxy") ** 2, (k / c.get("C_gyy")) ** 2
-    left_over = (1 - lam / c.get("C_gyy")) ** (2 * k) / lam**2  # the squared bias of h, lem:ghadimi_h_to_g
+    left_over = (1 - lam / c.get("C_gyy")) ** (2 * (bias_k or k)) / lam**2  # the squared bias of h, lem:ghadimi_h_to_g
     if method == "smb":
         # C_1 of lem:sbo_var_1.
         variance = 2 * sigma2 + 6 * h2 * (sigma2 * (C_fy2 + sigma2) + C_gxy2 * (4 * (C_fy2 + sigma2) + sigma2))

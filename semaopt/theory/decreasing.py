@@ -119,7 +119,10 @@ class DecreasingPlan(Plan):
 
     def T_for(self, epsilon: float) -> int:
         """Return the smallest T for which :func:`decreasing` promises avg E|grad F|^2 <= epsilon^2."""
-        return steps_for(epsilon, lambda T: decreasing(self.constants, T).bound())
+        c = self.constants
+        # With a given gamma_0 the bound may rise once, after the last step in which gamma is 1.
+        turn = max(1, math.floor(decreasing(c, 1).gamma_0 ** 2) - 2) if c.growth > 0 else 1
+        return steps_for(epsilon, lambda T: decreasing(c, T).bound(), turn)
 
 
 def decreasing(c: Constants, T: int, *, gamma_0: float | None = None, tracking: bool = False) -> DecreasingPlan:

@@ -184,18 +184,22 @@ def refuse(label: str, violations: list[Violation]) -> None:
         raise ValueError(f"the bound of {label} does not hold: " + "; ".join(map(str, violations)))
 
 
-def steps_for(epsilon: float, bound_at: Callable[[int], float]) -> int:
-    """Return the smallest T with ``bound_at(T) <= epsilon^2``, for a bound that falls with T."""
+def steps_for(epsilon: float, bound_at: Callable[[int], float], turn: int = 1) -> int:
+    """Return the smallest T with ``bound_at(T) <= epsilon^2``.
+
+    Args:
+        epsilon: the accuracy.
+        bound_at: a bound that falls with T up to ``turn``. After that it may rise once before it falls again.
+        turn: the end of the first fall.
+    """
     ok = is_real(epsilon) and 0 < to_float(epsilon) < math.inf
-    require(ok, "epsilon", epsilon, "must be a finite number > 0", "it is the accuracy to reach")
-    square = to_float(epsilon) * to_float(epsilon)  # inf, where ** raises
-    high = 1
-    while bound_at(high) > square:
-        high *= 2
-        limit = 2**62
-        require(high < limit, "epsilon", epsilon, "needs more than 2^62 steps", "ask for less, or check the constants")
-    low = high // 2
+    require(ok, "epsilon", epsilon, "must be a finite number > 0", "it is the accuracy to reach, in units of |grad F|")
+    goal = to_float(epsilon) * to_float(epsilon)  # inf where ** would raise
+    low, high = 0, turn
+    while bound_at(high) > goal:
+        low, high = high, 2 * high
+        require(high < 2**62, "epsilon", epsilon, "it needs more than 2^62 steps", "use a larger epsilon")
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if bound_at(middle) <= square else (middle, high)
+        low, high = (low, middle) if bound_at(middle) <= goal else (middle, high)
     return high

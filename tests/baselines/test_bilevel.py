@@ -136,13 +136,13 @@ def test_wrong_options():
     _, x, y, _ = bed()
     with pytest.raises(ValueError, match="lower_steps=0 is invalid: it must be a whole number >= 1"):
         BSA([x], [y], lower_steps=0)
-    with pytest.raises(ValueError, match=r"powers=\(0\.4,\) is invalid: it must be two numbers >= 0, of y and of x"):
+    with pytest.raises(ValueError, match=r"powers=\(0\.4,\) is invalid: it must be two numbers >= 0, for y and for x"):
         TTSA([x], [y], powers=(0.4,))
     with pytest.raises(ValueError, match=r"scaling='adam': an upper group has no such option"):
         SOBA([{"params": [x], "scaling": "adam"}], [y])
     with pytest.raises(ValueError, match=r"scaling='adam': a primal group has no such option"):
         semaopt.baselines.SGDA([{"params": [x], "scaling": "adam"}], [y])
     with pytest.raises(
-        ValueError, match=r"beta=0\.5 is invalid: the upper variables of SOBA are not averaged\. Leave it out"
+        ValueError, match=r"beta=0\.5 is invalid: the upper variables of SOBA are not averaged\. Leave beta out"
     ):
         SOBA([{"params": [x], "beta": 0.5}], [y])

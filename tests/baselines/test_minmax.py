@@ -69,7 +69,7 @@ def assert_stages(kind, growth, factor=None, adagrad=False, steps=40, length=4, 
     optimizer = kind(primal=[x], dual=[y], lr=0.1, dual_lr=0.2, project=BOX, **options)
     drive(x, y, optimizer, range(steps))
     assert_ends((x, y), (a, b))
-    assert [(g["stage"], g["taken"]) for g in optimizer.param_groups] == [(k, len(seen))] * 2
+    assert optimizer.algorithm_state == {"stage": k, "taken": len(seen)}
     assert k >= 2
 
 
@@ -91,11 +91,11 @@ def test_pes_adagrad(growth):
 def test_stage_lengths():
     x, y = pair()
     epoch = baselines.EpochSGDA(primal=[x], dual=[y], stage_length=10)
-    assert [epoch.length(k) for k in range(3)] == [10, 20, 30]
+    assert [epoch.stages.length(k) for k in range(3)] == [10, 20, 30]
     inverse = baselines.EpochSGDA(primal=[x], dual=[y], stage_length=10, growth="inverse")
-    assert [inverse.length(k) for k in range(200)] == [epoch.length(k) for k in range(200)]
+    assert [inverse.stages.length(k) for k in range(200)] == [epoch.stages.length(k) for k in range(200)]
     pes = baselines.PESSGDA(primal=[x], dual=[y], stage_length=10, factor=0.2, growth="inverse")
-    assert [pes.length(k) for k in range(3)] == [10, 50, 250]
+    assert [pes.stages.length(k) for k in range(3)] == [10, 50, 250]
 
 
 def test_a_variable_without_a_gradient_is_averaged_all_the_same():
@@ -119,7 +119,7 @@ def test_a_group_added_later_joins_the_stage():
     drive(x, y, optimizer, range(4))
     a, _ = pair()
     optimizer.add_param_group({"params": [a], "role": "primal"})
-    assert {(g["stage"], g["taken"]) for g in optimizer.param_groups} == {(1, 1)}
+    assert optimizer.algorithm_state == {"stage": 1, "taken": 1}
     a.grad = torch.ones_like(a)
     drive(x, y, optimizer, range(4, 7))
 
@@ -138,7 +138,7 @@ def test_a_group_added_later_joins_the_stage():
         ({"delta": 0.0}, r"delta=0\.0 is invalid: it must be finite and at least 1e-30"),
         (
             {"primal": [{"params": [], "stage_length": 3}]},
-            r"stage_length=3: all groups share one; give it to the optimizer",
+            r"stage_length=3: all groups share this option; pass it to the optimizer",
         ),
         (
             {"primal": [{"params": [], "beta": 0.5}]},

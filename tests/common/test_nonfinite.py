@@ -99,8 +99,6 @@ def test_bad_policies(method):
         method.start(on_nonfinite="ignore")
     optimizer, _ = method.start()
     group = {"params": [torch.nn.Parameter(torch.zeros(2))], **method.group, "on_nonfinite": "skip"}
-    with pytest.raises(
-        ValueError, match="on_nonfinite='skip': a step is left out as a whole; give it to the optimizer"
-    ):
+    with pytest.raises(ValueError, match="on_nonfinite='skip': a step is skipped as a whole; pass it to the optimizer"):
         optimizer.add_param_group(group)
     assert optimizer.on_nonfinite is None

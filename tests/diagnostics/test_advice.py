@@ -9,57 +9,58 @@ from hypothesis import strategies as st
 
 import semaopt
 from semaopt.diagnostics import Monitor
-from semaopt.diagnostics.advice import Seen, advise
+from semaopt.diagnostics.advice import Measurements, advise
 
 NOTHING = {"median": None, "L": None, "sigma2": None, "gradient": None, "tracking": None}
 
 
-def seen(**values):
-    return Seen(**{"lr": 1e-3, "gamma": 0.1, "c_l": 1.0, "c_u": 1.0, **NOTHING, **values})
+def measured(**values):
+    return Measurements(**{"lr": 1e-3, "gamma": 0.1, "c_l": 1.0, "c_u": 1.0, **NOTHING, **values})
 
 
 def test_nothing_to_say():
-    assert advise(seen()) == []
-    assert advise(seen(L=1.0, sigma2=0.1, gradient=1.0, tracking=0.01)) == []
+    assert advise(measured()) == []
+    assert advise(measured(L=1.0, sigma2=0.1, gradient=1.0, tracking=0.01)) == []
 
 
 def test_the_step_size_of_thm_2():
     # c_l/(2 L c_u^2) = 1e-3/2e6 is the smallest limit; a factor 10 around the median allows much more.
-    [text] = advise(seen(L=1.0, c_l=1e-3, c_u=1e3, median=1.0))
+    [text] = advise(measured(L=1.0, c_l=1e-3, c_u=1e3, median=1.0))
     assert text == (
-        "c_u/c_l = 1e+06: thm:2 asks lr <= 5e-10 (L = 1), and lr = 0.001; "
-        "clip_scaling=(0.3, 3) would bring it to 10 and allow lr <= 0.005"
+        "c_u/c_l = 1e+06: thm:2 requires lr <= 5e-10 (L = 1), but lr = 0.001. "
+        "clip_scaling=(0.3, 3) would reduce it to 10 and allow lr <= 0.005."
     )
-    [text] = advise(seen(L=100.0))
+    [text] = advise(measured(L=100.0))
     assert (
-        text == "c_u/c_l = 1: thm:2 asks lr <= 0.0005 (L = 1e+02), and lr = 0.001; lower lr, or raise gamma = 1 - beta"
+        text
+        == "c_u/c_l = 1: thm:2 requires lr <= 0.0005 (L = 1e+02), but lr = 0.001. Lower lr, or raise gamma = 1 - beta."
     )
 
 
 def test_without_l_only_a_wide_range_is_worth_a_word():
-    assert advise(seen(c_l=0.1, c_u=1.0)) == []
-    [text] = advise(seen(c_l=1.0, c_u=1e7, median=1e3))
+    assert advise(measured(c_l=0.1, c_u=1.0)) == []
+    [text] = advise(measured(c_l=1.0, c_u=1e7, median=1e3))
     assert text == (
-        "c_u/c_l = 1e+07: the bounds of thm:2 grow with it; clip_scaling=(300, 3e+03) would bring it to 10 "
-        "(pass full_gradient to learn L, and the largest lr)"
+        "c_u/c_l = 1e+07: the bounds of thm:2 grow with it. clip_scaling=(300, 3e+03) would reduce it to 10. "
+        "Pass full_gradient to measure L and the largest lr."
     )
 
 
 def test_s_without_bounds():
-    [text] = advise(seen(c_u=float("inf")))
-    assert text.startswith("s runs from 1 to inf: ass:2 does not hold; clip_scaling=(c_l, c_u)")
+    [text] = advise(measured(c_u=float("inf")))
+    assert text.startswith("s ranges from 1 to inf: ass:2 does not hold. Bound s with clip_scaling=(c_l, c_u)")
 
 
 def test_s_that_leaves_what_the_constants_can_be():
-    [text] = advise(seen(c_u=1e20, L=1.0))
+    [text] = advise(measured(c_u=1e20, L=1.0))
     assert text == (
-        "s runs from 1 to 1e+20: with such bounds thm:2 promises nothing; clip_scaling=(c_l, c_u) between 1e-18 and "
-        "1e+18, or a larger g0, brings them together"
+        "s ranges from 1 to 1e+20: with these bounds thm:2 guarantees nothing. Use clip_scaling=(c_l, c_u) between "
+        "1e-18 and 1e+18, or a larger g0."
     )
 
 
 def test_where_the_gradient_is_constant_any_lr_will_do():
-    assert advise(seen(L=0.0, lr=1e9)) == []
+    assert advise(measured(L=0.0, lr=1e9)) == []
 
 
 NUMBERS = st.none() | st.sampled_from([0.0, 5e-324, 1e-200, 1e-20, 1.0, 1e20, 1e200, math.inf, math.nan]) | st.floats(0)
@@ -71,8 +72,8 @@ NUMBERS = st.none() | st.sampled_from([0.0, 5e-324, 1e-200, 1e-20, 1.0, 1e20, 1e
     values=st.fixed_dictionaries(dict.fromkeys((*NOTHING, "c_l", "c_u"), NUMBERS)),
 )
 def test_whatever_was_measured_there_is_advice_or_none(lr, gamma, values):
-    for text in advise(Seen(lr=lr, gamma=gamma, **values)):
-        assert ": " in text
+    for text in advise(Measurements(lr=lr, gamma=gamma, **values)):
+        assert text.endswith(".")
 
 
 def test_monitors_of_extreme_but_legal_runs():
@@ -95,17 +96,17 @@ def test_monitors_of_extreme_but_legal_runs():
 
 
 def test_gamma_against_the_noise():
-    [text] = advise(seen(sigma2=100.0, gradient=0.01))
+    [text] = advise(measured(sigma2=100.0, gradient=0.01))
     assert text == (
-        "noise: an average with gamma = 0.1 leaves 5.3 of sigma^2 = 1e+02, more than |grad F|^2 = 0.01; "
-        "gamma <= 0.0002 (beta >= 0.9998) would leave less"
+        "Noise: an average with gamma = 0.1 keeps 5.3 of sigma^2 = 1e+02, more than |grad F|^2 = 0.01. "
+        "Use gamma <= 0.0002 (beta >= 0.9998)."
     )
 
 
 def test_v_that_points_elsewhere():
-    [text] = advise(seen(gradient=0.1, tracking=2.0))
+    [text] = advise(measured(gradient=0.1, tracking=2.0))
     assert text.startswith(
-        "|v - grad F|^2 = 2 on average, more than |grad F|^2 = 0.1: v mostly points elsewhere; lower lr"
+        "Tracking: |v - grad F|^2 = 2 on average exceeds |grad F|^2 = 0.1, so v mostly points elsewhere. Lower lr"
     )
 
 
@@ -118,7 +119,7 @@ def test_a_monitor_warns_of_adam_with_a_tiny_g0():
             x.square().sum().backward()
             optimizer.step()
     [text] = m.warnings
-    assert text.startswith("c_u/c_l = 2e+07: thm:2 asks lr <= ")
+    assert text.startswith("c_u/c_l = 2e+07: thm:2 requires lr <= ")
     assert "clip_scaling=(" in text
 
 
@@ -136,9 +137,9 @@ def test_a_scaling_that_cannot_be_read():
         optimizer.step()
     assert m.scaling_bounds is None
     [text] = m.warnings
-    assert text.startswith("the bounds of s are not known for Own: it has no read(m, seen)")
+    assert text.startswith("The bounds of s are not known for Own: its u cannot be read")
 
 
 @pytest.mark.parametrize("gradient", [0.0, None])
 def test_nothing_is_said_about_what_is_not_known(gradient):
-    assert advise(seen(sigma2=1.0, gradient=gradient, tracking=1.0, c_l=None, c_u=None)) == []
+    assert advise(measured(sigma2=1.0, gradient=gradient, tracking=1.0, c_l=None, c_u=None)) == []

@@ -1,4 +1,4 @@
-"""The examples run, and say what their first lines promise."""
+"""The bilevel and ranking examples run and show what their docstrings say."""
 
 import runpy
 from pathlib import Path
@@ -19,8 +19,8 @@ def test_hyper_cleaning(inverse, tmp_path, capsys):
     run("hyper_cleaning.py", "--steps", 150, "--inverse", inverse, "--figure", tmp_path / "cleaning.png")
     text = capsys.readouterr().out
     lines = {line.split("   ")[0].strip(): line for line in text.splitlines()}
-    reached = {name: float(lines[name].split("accuracy ")[1][:6]) for name in ("all examples", "SMB")}
-    assert reached["SMB"] > reached["all examples"] + 0.05
+    reached = {name: float(lines[name].split("accuracy ")[1][:6]) for name in ("all labels, equal weights", "SMB")}
+    assert reached["SMB"] > reached["all labels, equal weights"] + 0.05
     assert (tmp_path / "cleaning.png").stat().st_size > 10_000
 
 
@@ -30,11 +30,11 @@ def test_hyper_regularization(tmp_path, capsys):
     text = capsys.readouterr().out
     losses = [float(line.split()[-1]) for line in text.splitlines() if line.startswith("step")]
     assert losses[-1] < losses[0]
-    assert "one weight a feature" in text
+    assert "one weight per feature" in text
     assert (tmp_path / "weights.png").stat().st_size > 10_000
 
 
-def test_hyper_regularization_says_where_the_data_belongs(monkeypatch, tmp_path):
+def test_hyper_regularization_names_the_missing_data_file(monkeypatch, tmp_path):
     monkeypatch.setenv("SEMAOPT_DATA", str(tmp_path))
     with pytest.raises(SystemExit, match=r"libsvm/ijcnn1 does not exist; put the LIBSVM file ijcnn1 there"):
         run("hyper_regularization.py", "--data", "ijcnn1")

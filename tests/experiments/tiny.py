@@ -4,8 +4,8 @@ from pathlib import Path
 
 from semaopt.experiments.spec import schema
 from semaopt.experiments.sweep import study
-from semaopt.experiments.sweep.engines.local import Here, Workers
-from semaopt.experiments.sweep.runner import Place
+from semaopt.experiments.sweep.engines.local import InProcess, Workers
+from semaopt.experiments.sweep.runner import Workspace
 from semaopt.experiments.training.run import Machine
 
 _DECAY = {"bias_correction": True, "every": 1, "factor": 0.2}
@@ -35,7 +35,7 @@ RAW = {
             "label": "folklore Adam",
             "algorithm": "ASA",
             "options": {"beta": 0.9, "bias_correction": True},
-            "finer": {"lr": [0.681292, 1.0, 1.4678]},
+            "multipliers": {"lr": [0.681292, 1.0, 1.4678]},
         },
         {
             "name": "beta",
@@ -113,9 +113,9 @@ class Watcher:
 
 def go(out, *specs, watch=None, workers=0, every=1000.0, only=()):
     specs = specs or (a_spec(),)
-    place = Place(Path(out), Machine(), every)
+    place = Workspace(Path(out), Machine(), every)
     watch = watch or Watcher()
     if workers == 0:
-        return study.conduct(specs, place, Here(), watch, command="semaopt run", only=only)
+        return study.conduct(specs, place, InProcess(), watch, command="semaopt run", only=only)
     with Workers(workers) as engine:
         return study.conduct(specs, place, engine, watch, command="semaopt run", only=only)

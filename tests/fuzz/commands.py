@@ -73,7 +73,7 @@ def _work(*_: object, **__: object) -> None:
 
 #: Where work begins, and what would go to the net.
 WORK = (
-    "semaopt.experiments.sweep.study.opened",
+    "semaopt.experiments.sweep.runner.Workspace.open_store",
     "semaopt.checks.run",
     "semaopt.experiments.bench.step.measure",
     "semaopt.experiments.data.sets.DataSet.fetch",
@@ -90,7 +90,7 @@ def _known() -> dict[tuple[str, ...], list[str]]:
             yield from walk(inner, (*words, name))
 
     found = dict(walk(typer.main.get_command(commands.app), ()))
-    found["bench", "step"] = ["--sizes", "--only", "--threads", "--seconds", "--out"]
+    found["bench", "step"] = ["--sizes", "--only", "--device", "--threads", "--seconds", "--out"]
     return found
 
 

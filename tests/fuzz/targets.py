@@ -296,7 +296,7 @@ def _read_checkpoint(given: tuple[bytes, bool], folder: Path) -> bool:
     assert found is not None, "the one before it was not used"
     if kept.notes:
         assert found == {"epoch": 2}
-        assert kept.notes == [f"checkpoint {KEY}.pt is damaged; the one before it is used"]
+        assert kept.notes == [f"checkpoint {KEY}.pt is damaged; resuming from the one before it"]
         return False
     if not forged:
         assert data == _packed()[0], "a damaged file was taken"

@@ -11,6 +11,7 @@ import torch
 
 import semaopt
 from semaopt.kernels import compiled, dispatch, loader
+from semaopt.optimizers._base import rule_of
 from tests.kernels.common import needs_c, normal
 
 
@@ -32,7 +33,7 @@ def path_of(x, g=None, scaling="adam", **hyper):
     optimizer = semaopt.ASA([x], scaling=scaling, **hyper)
     x.grad = torch.ones_like(x) if g is None else g
     optimizer._init_group(optimizer.param_groups[0], [], [])
-    return dispatch.choose(optimizer.param_groups[0], x, x.grad, optimizer.state[x])
+    return dispatch.choose(rule_of(optimizer.param_groups[0]), x, x.grad, optimizer.state[x])
 
 
 def parameter(*shape, **options):
@@ -127,18 +128,18 @@ WISHES = [
     (
         "foreach",
         {"params": [parameter(2, dtype=torch.complex64)]},
-        r"complex64 is complex, and only the loop .*parameter 0",
+        r"complex64 is complex, and only the loop supports .*parameter 0",
     ),
     ("foreach", {"params": [torch.ones(3).as_subclass(Wrapped)]}, r"Wrapped is a tensor subclass"),
 ]
 C_WISHES = [
-    ("c", {"params": [parameter(2, device="meta")]}, r"needs memory of the CPU, and the parameter is on meta"),
+    ("c", {"params": [parameter(2, device="meta")]}, r"needs CPU memory, and the parameter is on meta"),
     (
         "c",
         {"params": [parameter(1), parameter(2, dtype=torch.float16)]},
         r"computes in float32, float64 and bfloat16, and the parameter has torch.float16 \(parameter 1, shape \(2,\)\)",
     ),
-    ("c", {"params": [torch.nn.Parameter(torch.ones(4)[::2])]}, r"tensors that fill their memory.*use 'auto'"),
+    ("c", {"params": [torch.nn.Parameter(torch.ones(4)[::2])]}, r"tensors without gaps in memory.*use 'auto'"),
 ]
 
 
@@ -171,7 +172,7 @@ def test_a_wish_that_is_lost_later_is_refused_before_anything_moves():
     optimizer.step()
     before = copy.deepcopy([x.detach() for x in xs])
     xs[1].data = torch.ones(6)[::2]
-    with pytest.raises(ValueError, match=r"implementation='c': the C step needs tensors that fill their memory"):
+    with pytest.raises(ValueError, match=r"implementation='c': the C step needs tensors without gaps in memory"):
         optimizer.step()
     assert torch.equal(xs[0], before[0])
 
@@ -185,7 +186,7 @@ def test_a_state_of_another_dtype_goes_to_the_loop():
     x.grad = None
     x.data = x.data.double()
     x.grad = torch.ones(3, dtype=torch.float64)
-    assert dispatch.choose(optimizer.param_groups[0], x, x.grad, optimizer.state[x]) == "loop"
+    assert dispatch.choose(rule_of(optimizer.param_groups[0]), x, x.grad, optimizer.state[x]) == "loop"
     optimizer.step()
     assert x.dtype == torch.float64
     assert optimizer.state[x]["v"].dtype == torch.float32
@@ -196,7 +197,7 @@ def test_gradients_of_another_dtype():
     optimizer = semaopt.ASA([x], scaling="shb", lr=1.0, beta=0.0)
     x.grad_dtype = None
     x.grad = torch.full((3,), 2**-10)
-    assert dispatch.choose(optimizer.param_groups[0], x, x.grad, {}) == "foreach"
+    assert dispatch.choose(rule_of(optimizer.param_groups[0]), x, x.grad, {}) == "foreach"
     optimizer.step()
     assert torch.equal(optimizer.state[x]["v"], torch.full((3,), 2**-10))
 
@@ -215,9 +216,9 @@ def without_library(monkeypatch):
         monkeypatch.setattr(module, "library", lambda: None)
     for module in (loader, dispatch):
         monkeypatch.setattr(module, "available", lambda: missing)
-    dispatch._say_once.cache_clear()
+    dispatch._warn_once.cache_clear()
     yield missing
-    dispatch._say_once.cache_clear()
+    dispatch._warn_once.cache_clear()
 
 
 def test_without_the_library_everything_works_and_it_is_said_once(without_library, caplog):

@@ -64,8 +64,8 @@ def test_random_bits_are_uniform_and_differ_between_steps_and_parameters():
 
 
 def test_the_hash_is_that_of_splitmix64():
-    assert rounding.mixed(0) % 2**64 == 0xE220A8397B1DCDAF  # the first output of splitmix64 from seed 0
-    assert rounding.mixed(torch.tensor(0)).item() % 2**64 == 0xE220A8397B1DCDAF
+    assert rounding.splitmix64(0) % 2**64 == 0xE220A8397B1DCDAF  # the first output of splitmix64 from seed 0
+    assert rounding.splitmix64(torch.tensor(0)).item() % 2**64 == 0xE220A8397B1DCDAF
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, BF16], ids=str)
@@ -170,7 +170,7 @@ def test_small_steps_add_up_where_rounding_to_the_nearest_stands_still():
 BAD = [
     (
         {"state_dtype": torch.float16},
-        r"state_dtype=torch.float16 is invalid: it must be None or torch.bfloat16\. None keeps v and u",
+        r"state_dtype=torch.float16 is invalid: it must be None or torch.bfloat16\. None stores v and u",
     ),
     ({"state_dtype": "bf16"}, r"state_dtype='bf16' is invalid: it must be None or torch.bfloat16"),
 ]
@@ -184,7 +184,7 @@ def test_other_dtypes_are_refused(hyper, text):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.complex64], ids=str)
 def test_other_parameters_are_refused(dtype):
-    text = rf"holds the averages of plain float32 and bfloat16 tensors, not of {dtype} in a Parameter \(parameter 1, "
+    text = rf"is available for plain float32 and bfloat16 tensors, not for {dtype} in a Parameter \(parameter 1, "
     with pytest.raises(ValueError, match=text):
         semaopt.ASA(
             [torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2, dtype=dtype))], state_dtype=BF16
@@ -194,3 +194,21 @@ def test_other_parameters_are_refused(dtype):
 def test_the_seed_is_a_whole_number():
     with pytest.raises(ValueError, match=r"rounding_seed=0\.5 is invalid: it must be a whole number"):
         semaopt.ASA([torch.nn.Parameter(torch.ones(1))], rounding_seed=0.5)
+
+
+@pytest.mark.parametrize("implementation", [pytest.param("c", marks=needs_c), "foreach", "loop"])
+def test_steps_are_counted_beyond_two_to_the_24(implementation):
+    """A float32 counter stops there: every later step would round with the same bits, and AdaFom's mean forget."""
+    x = torch.nn.Parameter(torch.zeros(256))
+    optimizer = semaopt.ASA(
+        [x], lr=0.0, beta=0.5, scaling="adafom", state_dtype=torch.bfloat16, implementation=implementation
+    )
+    x.grad = torch.full((256,), 1.003)
+    optimizer.step()
+    optimizer.state[x]["step"].fill_(2.0**24)
+    rounded = []
+    for _ in range(3):
+        optimizer.step()
+        rounded.append(optimizer.state[x]["v"].clone())
+    assert optimizer.state[x]["step"].item() == 2**24 + 3
+    assert not torch.equal(rounded[1], rounded[2])

@@ -156,7 +156,7 @@ def test_stages_need_a_dual_step_size():
     x, y = start()
     optimizer = semaopt.PDSM(primal=[x], dual=[y])
     with pytest.raises(
-        ValueError, match=r"stages\[1\]\.dual_eta=None is invalid: the dual groups need a step size\. Stage\("
+        ValueError, match=r"stages\[1\]\.dual_eta=None is invalid: the dual groups need a step size\. Pass Stage\("
     ):
         Stages(optimizer, [Stage(0.1, 0.5, T=1, dual_eta=0.1), Stage(0.1, 0.5, T=1)])
     with pytest.raises(ValueError, match=r"dual_eta=-1\.0 is invalid: it must be a finite number >= 0"):

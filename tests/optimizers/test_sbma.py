@@ -45,7 +45,7 @@ def test_four_steps_of_the_equations_by_hand():
         optimizer.step(*closures)
         torch.testing.assert_close(x.detach()[0], X)
         for name, value in zip(("f_x", "f_y", "g_xy", "h"), old, strict=True):
-            torch.testing.assert_close(optimizer.state[y][name], value)
+            torch.testing.assert_close(optimizer.algorithm_state[name], value)
 
 
 def test_clips_hold_the_singular_values():
@@ -56,7 +56,7 @@ def test_clips_hold_the_singular_values():
     touched = dict.fromkeys(("f_y", "g_xy", "h"), False)
     for _ in range(40):
         optimizer.step(*closures)
-        state = optimizer.state[y]
+        state = optimizer.algorithm_state
         for name, radius, order in (("f_y", 0.9, None), ("g_xy", 0.8, 2), ("h", 1 / 0.7, 2)):
             norm = torch.linalg.norm(state[name], order).item()
             assert norm <= radius * (1 + 1e-9)
@@ -68,7 +68,7 @@ def test_without_bounds_nothing_is_clipped():
     problem, x, y, closures = bed()
     optimizer = semaopt.SBMA([x], [y], lr=0.0, lower_lr=0.1, beta=0.0, inverse=Neumann(1, 0.1))
     optimizer.step(*closures)
-    torch.testing.assert_close(optimizer.state[y]["h"], 10 * torch.eye(problem.d_y, dtype=problem.dtype))
+    torch.testing.assert_close(optimizer.algorithm_state["h"], 10 * torch.eye(problem.d_y, dtype=problem.dtype))
 
 
 @pytest.mark.parametrize("scaling", ["shb", "adam"])
@@ -90,7 +90,7 @@ def test_the_bound_is_the_largest_spectral_norm_seen():
     largest = problem.C_gyy / 1.5
     for _ in range(30):
         optimizer.step(*closures)
-        bound = optimizer.param_groups[1]["bound"]
+        bound = optimizer.algorithm_state["bound"]
         assert 0.5 * largest * (1 - 1e-9) <= bound <= problem.C_gyy * (1 + 1e-9)
     assert bound > 1.3 * largest
 
@@ -130,12 +130,12 @@ def test_an_average_that_is_refused_takes_the_others_back():
     optimizer.step(*closures)
     late = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     optimizer.add_param_group({"params": [late], "role": "lower"})
-    before, place = copy.deepcopy(optimizer.state[y]), x.detach().clone()
+    before, place = copy.deepcopy(optimizer.algorithm_state), x.detach().clone()
     with pytest.raises(
-        ValueError, match=r"f_y=\(6,\) is invalid: had shape \(5,\) before\. None may join or be frozen later"
+        ValueError, match=r"f_y=\(6,\) is invalid: it had shape \(5,\) before\. No parameter may be added or frozen"
     ):
         optimizer.step(closures[0], lambda: closures[1]() + late.square().sum())
-    torch.testing.assert_close(optimizer.state[y], before, rtol=0, atol=0)
+    torch.testing.assert_close(optimizer.algorithm_state, before, rtol=0, atol=0)
     assert torch.equal(x, place)
 
 
@@ -152,7 +152,7 @@ def test_the_first_lower_parameter_may_not_be_frozen_either():
     optimizer.step(outer, inner)
     ys[0].requires_grad_(False)
     with pytest.raises(
-        ValueError, match=r"f_y=\(2,\) is invalid: had shape \(4,\) before\. None may join or be frozen later"
+        ValueError, match=r"f_y=\(2,\) is invalid: it had shape \(4,\) before\. No parameter may be added or frozen"
     ):
         optimizer.step(outer, inner)
 
@@ -172,19 +172,21 @@ def test_wrong_options():
     optimizer.step(*closures)
     late = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     optimizer.add_param_group({"params": [late], "role": "upper"})
-    with pytest.raises(ValueError, match=r"had shape \(4,\) before; none may join or be frozen later"):
+    with pytest.raises(ValueError, match=r"had shape \(4,\) before. No parameter may be added or frozen"):
         optimizer.step(lambda: closures[0]() + late.sum(), closures[1])
     frozen, other = (nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(2))
     optimizer = semaopt.SBMA([frozen, other], [y])
     optimizer.step(lambda: (frozen + other).sum() + closures[0](), closures[1])
     frozen.requires_grad_(False)
-    with pytest.raises(ValueError, match=r"had shape \(2,\) before; none may join or be frozen later"):
+    with pytest.raises(ValueError, match=r"had shape \(2,\) before. No parameter may be added or frozen"):
         optimizer.step(lambda: other.sum() + closures[0](), closures[1])
     with pytest.raises(
         ValueError, match=r"bound=0\.0 is invalid: inner\(\) is flat in the lower parameters\. Add a regularizer"
     ):
         semaopt.SBMA([x], [y]).step(closures[0], lambda: (y - y.detach()).pow(3).sum() + 0 * x.sum())
     tiny = semaopt.SBMA([x], [y], inverse=Neumann(200, bound=1e-200))
-    with pytest.raises(RuntimeError, match=r"bound=1e-200: a product of \d+ factors .* overflows; give a larger bound"):
+    with pytest.raises(
+        RuntimeError, match=r"bound=1e-200: a product of \d+ factors .* overflows\. Pass a larger bound"
+    ):
         tiny.step(*closures)
     assert math.isfinite(x.sum().item())

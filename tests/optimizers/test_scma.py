@@ -132,7 +132,7 @@ def test_each_block_has_its_own_average():
         for i, value in z.items():
             torch.testing.assert_close(optimizer.z[i], value)
     assert optimizer.z.shape == (6, 1)
-    assert optimizer.param_groups[0]["z_seen"].tolist() == [1.0, 1.0, 1.0, 0.0, 0.0, 1.0]
+    assert optimizer.algorithm_state["z_seen"].tolist() == [1.0, 1.0, 1.0, 0.0, 0.0, 1.0]
     before = optimizer.state_dict()
     buffer = io.BytesIO()
     torch.save(before, buffer)
@@ -178,7 +178,7 @@ def test_groups_share_z():
     optimizer.step(lambda: a * b, lambda z: z.sum())
     assert (a.item(), b.item()) == (0.0, 2.0)
     with pytest.raises(
-        ValueError, match=r"inner_beta=0\.5 is invalid: all groups share one z\. Give inner_beta to the optimizer"
+        ValueError, match=r"inner_beta=0\.5 is invalid: all groups share one z\. Pass inner_beta to the optimizer"
     ):
         optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))], "inner_beta": 0.5})
 
@@ -192,7 +192,12 @@ def test_groups_share_z():
             ValueError,
             r"index=\[0\] is invalid: this optimizer has one z\. Construct it with blocks=n",
         ),
-        ({"blocks": 3}, {}, ValueError, r"index=None is invalid: this optimizer has 3 blocks\. Say which"),
+        (
+            {"blocks": 3},
+            {},
+            ValueError,
+            r"index=None is invalid: this optimizer has 3 blocks\. Pass the blocks of the rows",
+        ),
         ({"blocks": 3}, {"index": [0, 3]}, ValueError, r"index=\[0, 3\] is invalid: it must lie in 0\.\.2"),
         (
             {"blocks": 3},
@@ -210,7 +215,7 @@ def test_groups_share_z():
             {"blocks": 3},
             {"index": [0]},
             ValueError,
-            r"inner\(\)=\(2,\) is invalid: it must have 1 rows\. One for each block",
+            r"inner\(\)=\(2,\) is invalid: it must have 1 rows\. Return one row per block",
         ),
         ({}, {"inner": lambda x: 1.0}, TypeError, r"inner\(\) returned float; return the tensor g\(x\)"),
         ({}, {"inner": lambda x: x.detach()}, RuntimeError, r"inner\(\) returned a tensor without a graph"),
@@ -219,7 +224,7 @@ def test_groups_share_z():
             {},
             {"inner": lambda x: x[:1] * 2},
             ValueError,
-            r"inner\(\)=\(1,\) is invalid: had shape \(2,\) before\. Keep its shape",
+            r"inner\(\)=\(1,\) is invalid: it had shape \(2,\) before\. Keep its shape",
         ),
     ],
 )

@@ -199,8 +199,8 @@ def test_the_inverse_can_be_changed_between_steps():
     optimizer.inverse = CG(4)
     optimizer.step(*closures)
     assert optimizer.inverse == CG(4)
-    assert optimizer.param_groups[1]["t"] == 2
-    assert optimizer.param_groups[1]["bound"] is None, "that of another kind says nothing"
+    assert optimizer.algorithm_state["t"] == 2
+    assert optimizer.algorithm_state["bound"] is None, "that of another kind says nothing"
     late = [nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(3)]
     optimizer.add_param_group({"params": [late[0]], "role": "lower"})
     assert optimizer.defaults["inverse"] == optimizer.param_groups[2]["inverse"] == CG(4)
@@ -249,7 +249,9 @@ def test_groups_of_each_level_have_their_own_options():
 
 def test_errors_name_the_value_the_rule_and_the_remedy():
     x, y = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
-    with pytest.raises(ValueError, match=r"lower_lr=-1 is invalid: it must be a finite number >= 0\. Below 2/\|g_yy\|"):
+    with pytest.raises(
+        ValueError, match=r"lower_lr=-1 is invalid: it must be a finite number >= 0\. Keep it below 2/\|g_yy\|"
+    ):
         semaopt.SMB([x], [y], lower_lr=-1)
     with pytest.raises(ValueError, match=r"lower_weight_decay=-1 is invalid: it must be a finite number >= 0"):
         semaopt.SMB([x], [y], lower_weight_decay=-1)
@@ -260,7 +262,7 @@ def test_errors_name_the_value_the_rule_and_the_remedy():
     with pytest.raises(ValueError, match=r"given twice, at group 0, position 0 and at group 1, position 0"):
         semaopt.SMB([x], [x])
     with pytest.raises(
-        ValueError, match=r"beta=0\.5 is invalid: the lower variables of SMB are not averaged\. Leave it out"
+        ValueError, match=r"beta=0\.5 is invalid: the lower variables of SMB are not averaged\. Leave beta out"
     ):
         semaopt.SMB([x], [{"params": [y], "beta": 0.5}])
     with pytest.raises(ValueError, match=r"scaling='adam': a lower group has no such option; it has .*project"):

@@ -38,7 +38,7 @@ def test_each_row_is_a_run_of_asa(row, clip):
     noises = [n[0] for n in blocks(oracle, T + 1, problem.start(seeds), torch.Generator().manual_seed(0))]
     for k in range(seeds):
         x = torch.nn.Parameter(problem.start()[0].clone())
-        optimizer = semaopt.ASA([x], beta=0.7, scaling=row, clip_scaling=clip)
+        optimizer = semaopt.ASA([x], beta=0.7, scaling=row, clip_scaling=clip, bias_correction=False)
         gradient, tracking = 0.0, 0.0
         for t in range(T + 1):
             optimizer.param_groups[0]["lr"] = 0.05 / (t + 1)
@@ -190,7 +190,7 @@ def test_scma_by_hand():
     run = simulate.compositional(problem, "shb", rates, 5, seeds=1, seed=7)
     twin, x = QuadraticComposition(), problem.start()
     twin.generator = torch.Generator().manual_seed(7)
-    optimizer = semaopt.SCMA([x], lr=0.1, beta=0.7, inner_beta=0.6, scaling="shb")
+    optimizer = semaopt.SCMA([x], lr=0.1, beta=0.7, inner_beta=0.6, scaling="shb", bias_correction=False)
     for _ in range(6):
         optimizer.step(twin.inner(x), twin.outer)
     torch.testing.assert_close(run.gap[0], problem.F(x) - problem.smallest)

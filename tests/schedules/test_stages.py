@@ -65,7 +65,7 @@ def test_the_corrected_estimate_is_handed_on(seed):
 
 
 def test_the_pieces_of_sbma_go_on():
-    """SBMA keeps averages with y: they are no estimates that belong to x_tau."""
+    """SBMA's averages are algorithm state, not estimates that belong to x_tau."""
     kept = []
     for staged in (True, False):
         x, y = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
@@ -75,7 +75,7 @@ def test_the_pieces_of_sbma_go_on():
             Stages(optimizer, [Stage(0.1, 0.5, T=2, dual_eta=0.5)], seed=2)
         for _ in range(3):
             optimizer.step(lambda x=x, y=y: (y - 2).square().sum() / 2, lambda x=x, y=y: (y - x).square().sum() / 2)
-        kept.append(optimizer.state[y]["f_y"])
+        kept.append(optimizer.algorithm_state["f_y"])
     assert torch.equal(*kept)
 
 
@@ -154,7 +154,7 @@ def test_a_step_too_many_is_refused_and_changes_nothing():
     while not stages.done:
         step(x, optimizer, noise)
     at = x.detach().clone()
-    with pytest.raises(RuntimeError, match=r"all 1 stages are over after 5 steps.*stop when \.done is True"):
+    with pytest.raises(RuntimeError, match=r"All 1 stages have ended after 5 steps.*Stop when \.done is True"):
         step(x, optimizer, noise)
     assert torch.equal(x, at)
     stages.remove()
@@ -168,9 +168,15 @@ def test_a_step_too_many_is_refused_and_changes_nothing():
         (lambda: Stage(-1.0, 0.5, 1), r"eta=-1\.0 is invalid: it must be a finite number >= 0"),
         (lambda: Stage(math.inf, 0.5, 1), r"eta=inf"),
         (lambda: Stage(0.1, 0.0, 1), r"gamma=0\.0 is invalid: it must lie in \(0, 1\]"),
-        (lambda: Stage(0.1, 0.5, -1), r"T=-1 is invalid: it must be a whole number >= 0\. Steps are 0..T"),
-        (lambda: Stage(0.1, "a", 3), r"gamma='a' is invalid: it must lie in \(0, 1\]. gamma = 1 - beta"),
-        (lambda: Stage(0.1, 0.5, 4.7), r"T=4\.7 is invalid: it must be a whole number >= 0\. Steps are 0..T"),
+        (
+            lambda: Stage(0.1, 0.5, -1),
+            r"T=-1 is invalid: it must be a whole number >= 0\. The stage takes",
+        ),
+        (lambda: Stage(0.1, "a", 3), r"gamma='a' is invalid: it must lie in \(0, 1\]. It is 1 - beta"),
+        (
+            lambda: Stage(0.1, 0.5, 4.7),
+            r"T=4\.7 is invalid: it must be a whole number >= 0\. The stage takes",
+        ),
         (lambda: Stage(0.1, 0.5, True), r"T=True is invalid: it must be a whole number >= 0"),
         (
             lambda: Stages(make()[1], [SimpleNamespace(eta=0.1, gamma=0.5, T=4.7)]),
@@ -191,7 +197,7 @@ def test_a_step_too_many_is_refused_and_changes_nothing():
         ),
         (
             lambda: Stages(make()[1], PLAN[:1]).load_state_dict({"k": 2}),
-            r"k=2 is invalid: it must be at most 1\. Give the same",
+            r"k=2 is invalid: it must be at most 1\. Pass the same",
         ),
     ],
 )

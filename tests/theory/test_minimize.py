@@ -1,5 +1,6 @@
 """Compare ``thm:2`` and ``thm:SHB_decrease`` with numbers worked out by hand."""
 
+import itertools
 import math
 import random
 
@@ -169,3 +170,31 @@ def test_violations_of_the_decreasing_rates():
     assert [bad.factor for bad in plan.violations(rho=0.125)] == pytest.approx([2])
     with pytest.raises(ValueError, match=r"gamma_0=1 is 48 times too large: gamma_0 <= c_l/\(8 c_u sigma2 c\)"):
         decreasing(C, T=100, gamma_0=1.0)
+
+
+def test_t_may_be_a_float_that_is_a_whole_number():
+    assert constant(C, 1e6).T == 10**6
+    assert constant(C, 1e6) == constant(C, 10**6)
+    assert decreasing(C, 1e3).bound(1e4) == decreasing(C, 1000).bound(10_000)
+
+
+def test_t_for_bounds_the_square_of_epsilon():
+    c = Constants(L=1.0, sigma2=1.0, delta_f=1.0)
+    assert T_for("constant", c, 0.5) == next(T for T in range(1, 10**5) if constant(c, T).bound() <= 0.5**2)
+
+
+@pytest.mark.parametrize(
+    "c",
+    [
+        Constants(L=1.9, sigma2=0.68, c=0.05, delta_f=0.6),
+        Constants(L=1.5, sigma2=1.6, c=0.034, delta_f=0.1, estimator_error=0.0),
+        Constants(L=14.7, sigma2=1.46, c=0.055, delta_f=0.009, estimator_error=0.0),
+        Constants(L=1.0, sigma2=1.0, c=1.0, delta_f=1.0),
+    ],
+)
+def test_t_for_of_decreasing_rates_is_minimal_where_the_bound_rises(c):
+    bounds = [decreasing(c, T).bound() for T in range(1, 400)]
+    assert any(later > earlier for earlier, later in itertools.pairwise(bounds)) == (c.c < 1)
+    for bound in bounds[::7]:
+        epsilon = math.sqrt(bound) * (1 + 1e-9)
+        assert T_for("decreasing", c, epsilon) == next(T for T, b in enumerate(bounds, 1) if b <= epsilon**2)

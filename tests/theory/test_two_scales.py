@@ -194,7 +194,7 @@ def test_t_for_needs_a_number(theorem, epsilon):
 
 
 def test_t_for_of_a_large_epsilon():
-    assert T_for("minmax", MINMAX, 1e300) == 1
+    assert T_for("minmax", MINMAX, 1e300) == T_for("bilevel", BILEVEL, 1e300) == 1
 
 
 def test_t_for():
@@ -213,3 +213,15 @@ def test_mean_of_the_sampled_inverse():
         assert mean == pytest.approx(1 / value, abs=(1 - value / C) ** k / value + 1e-12)
         from_one = sum((1 - value / C) ** p for p in range(1, k + 1)) / C
         assert from_one == pytest.approx(1 / value - 1 / C, abs=1e-12)  # with the paper's range of p
+
+
+@pytest.mark.parametrize("method", ["smb", "sbma"])
+def test_t_for_of_a_bilevel_problem_is_minimal_where_k_jumps(method):
+    """Where k grows, the bound jumps up: an accuracy reached just before the jump is not reached just after it."""
+    bounds = [bilevel(BILEVEL, T, method=method).bound() for T in range(1, 1000)]
+    jumps = [T for T in range(1, len(bounds)) if bounds[T] > bounds[T - 1]]
+    assert len(jumps) >= 2
+    plan = bilevel(BILEVEL, 1, method=method)
+    for T in (*jumps, *(jump + 1 for jump in jumps), 1, 77, 500):
+        epsilon = math.sqrt(bounds[T - 1]) * (1 + 1e-6)
+        assert plan.T_for(epsilon) == next(t for t, bound in enumerate(bounds, 1) if bound <= epsilon**2)

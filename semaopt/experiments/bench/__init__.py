@@ -1,1 +1,1 @@
-"""Benchmarks of one optimizer step."""
+"""Benchmarks: the time of one optimizer step."""

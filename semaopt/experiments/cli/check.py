@@ -1,4 +1,4 @@
-"""``semaopt check``: the table, the figures, the JSON and the exit status."""
+"""``semaopt check``: run theorem checks, print the table, write figures and JSON."""
 
 from __future__ import annotations
 
@@ -13,55 +13,50 @@ import typer
 import semaopt
 from semaopt import checks
 from semaopt.checks.result import CheckResult
-from semaopt.experiments.cli.console import INTERRUPTED, WORKERS, writable
+from semaopt.experiments.cli.console import FAILED, INTERRUPTED, WORKERS, command_line, require_folder
 
 
 def check(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="constant[adam], constant, thm:2, ... Default: all.")
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Checks to run: constant[adam], constant, thm:2. Default: all."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Shorter runs: within a minute.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON instead of a table.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Shorter runs; all checks take about a minute.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", metavar="DIR", help="Write the figures and check.json there; finished checks are kept there too."
-        ),
+        typer.Option("--out", metavar="DIR", help="Write figures and check.json to DIR, and store finished checks."),
     ] = None,
     workers: WORKERS = None,
 ) -> None:
-    """Compare every theorem with what is measured: bounds, rates, and that no averaging means no progress.
+    """Compare each theorem with measurements: its bounds, its rate, and that nothing improves without averaging.
 
-    With --out what is finished is kept in DIR/runs.sqlite and not done again: an interrupted command goes on where it
-    was. The exit status is 1 if anything failed.
+    With --out, finished checks are stored in DIR/runs.sqlite, so an interrupted command resumes where it stopped.
+    The exit status is 1 if a check fails.
     """
-    from semaopt.experiments.api import cores
-    from semaopt.experiments.files import write_whole
+    from semaopt.experiments.api import default_workers
 
     try:
         chosen = checks.select(names, quick)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="NAME") from error
     if out is not None:
-        writable(out)
-    results = _results(chosen, quick, cores() if workers is None else workers, out)
-    report = plain(results, quick)
+        require_folder(out)
+    results = _results(chosen, quick, default_workers() if workers is None else workers, out)
+    document = to_json(results, quick)
     if as_json:
-        typer.echo(json.dumps(report, indent=1))
+        typer.echo(json.dumps(document, indent=1))
     else:
         _print(results)
     if out is not None:
-        from semaopt.checks.figures import draw
-
-        write_whole(out / "check.json", json.dumps(report, indent=1))
-        paths = draw(results, out)
-        typer.echo(f"{len(paths)} figures and check.json in {out}", err=as_json)
-    if not report["passed"]:
-        raise typer.Exit(1)
+        _write(results, document, out)
+        typer.echo(f"Wrote check.json and {len(results)} figures to {out}", err=as_json)
+    if not document["passed"]:
+        raise typer.Exit(FAILED)
 
 
-def plain(results: list[CheckResult], quick: bool) -> dict[str, Any]:
-    """What ``--json`` prints."""
+def to_json(results: list[CheckResult], quick: bool) -> dict[str, Any]:
+    """Return what ``--json`` prints."""
     return {
         "semaopt": semaopt.__version__,
         "quick": quick,
@@ -71,45 +66,54 @@ def plain(results: list[CheckResult], quick: bool) -> dict[str, Any]:
     }
 
 
+def _write(results: list[CheckResult], document: dict[str, Any], out: Path) -> None:
+    from semaopt.experiments.files import write_output
+    from semaopt.experiments.report import figures
+
+    for result in results:
+        write_output(out / f"{figures.check_slug(result.name)}.png", figures.check_png(result))
+    write_output(out / "check.json", json.dumps(document, indent=1))
+
+
 def _results(chosen: list[str], quick: bool, workers: int, out: Path | None) -> list[CheckResult]:
     from semaopt.experiments.files import OutputError
 
     try:
-        return _run(chosen, quick, workers) if out is None else _go_on(chosen, quick, workers, out)
+        return _run(chosen, quick, workers) if out is None else _resume(chosen, quick, workers, out)
     except KeyboardInterrupt:
-        kept = (
-            "only --out DIR keeps what is finished"
+        remedy = (
+            "Nothing was stored; add --out DIR to store finished checks."
             if out is None
-            else "what is finished is kept: the same command goes on"
+            else f"Finished checks are stored. Resume with: {command_line()}"
         )
-        typer.echo(f"Interrupted; {kept}.", err=True)
+        typer.echo(f"Interrupted. {remedy}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     except OutputError as error:
         raise typer.BadParameter(str(error), param_hint="--out") from error
     except BrokenProcessPool:
-        typer.echo("A worker process was killed (out of memory?); try --workers 1", err=True)
-        raise typer.Exit(1) from None
+        typer.echo("A worker process was killed, possibly because memory ran out. Try --workers 1.", err=True)
+        raise typer.Exit(FAILED) from None
 
 
-def _go_on(chosen: list[str], quick: bool, workers: int, out: Path) -> list[CheckResult]:
-    """The results of all; those that are not kept in the folder are run, and kept."""
-    from semaopt.experiments.files import owned
-    from semaopt.experiments.sweep import theorems
-    from semaopt.experiments.sweep.store import Store
-    from semaopt.experiments.sweep.study import STORE
+def _resume(chosen: list[str], quick: bool, workers: int, out: Path) -> list[CheckResult]:
+    """Return the results of all checks; run and store those that are not in the folder."""
+    from semaopt.experiments.files import locked
+    from semaopt.experiments.sweep import theorem_checks
+    from semaopt.experiments.sweep.store import STORE_FILE, Store
 
-    with owned(out), Store(out / STORE) as store:
-        found = theorems.stored(store, chosen, quick)
+    with locked(out), Store(out / STORE_FILE) as store:
+        found = theorem_checks.stored(store, chosen, quick)
         if found:
-            typer.echo(f"{len(found)} of {len(chosen)} checks are done already, kept in {out}", err=True)
+            typer.echo(f"{len(found)} of {len(chosen)} checks are stored in {out} and are reused.", err=True)
         missing = [name for name in chosen if name not in found]
-        fresh = _run(missing, quick, workers, lambda result: theorems.keep(store, result, quick)) if missing else []
-    found.update({result.name: result for result in fresh})
+        if missing:
+            new = _run(missing, quick, workers, lambda result: theorem_checks.save(store, result, quick))
+            found.update({result.name: result for result in new})
     return [found[name] for name in chosen]
 
 
 def _run(
-    chosen: list[str], quick: bool, workers: int, keep: Callable[[CheckResult], None] = lambda result: None
+    chosen: list[str], quick: bool, workers: int, save: Callable[[CheckResult], None] = lambda result: None
 ) -> list[CheckResult]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -119,7 +123,7 @@ def _run(
         task = progress.add_task("checks", total=len(chosen))
 
         def done(result: CheckResult) -> None:
-            keep(result)
+            save(result)
             progress.update(task, advance=1, description=f"{result.name} {'PASS' if result.passed else 'FAIL'}")
 
         return checks.run(chosen, quick, workers, done)
@@ -130,7 +134,9 @@ def _print(results: list[CheckResult]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title="Measured against promised", title_justify="left")
+    from semaopt.experiments.report.wording import plural
+
+    table = Table(title="Measured and promised values", title_justify="left")
     for name, justify in (("check", "left"), ("claim", "left"), ("measured", "right"), ("promised", "right")):
         table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
     table.add_column("margin", justify="right")
@@ -149,7 +155,7 @@ def _print(results: list[CheckResult]) -> None:
     count = sum(len(result.lines) for result in results)
     seconds = sum(result.seconds for result in results)
     if not failed:
-        console.print(f"PASS: {len(results)} checks, {count} claims, {seconds:.0f} s of work")
+        console.print(f"PASS: {plural(len(results), 'check')}, {plural(count, 'claim')}, {seconds:.0f} s of compute")
     else:
         console.print(f"FAIL: {', '.join(failed)}", markup=False)
         for result in results:

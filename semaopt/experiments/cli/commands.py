@@ -1,4 +1,4 @@
-"""The commands. What they need is imported when they run, so that ``--help`` is quick."""
+"""The commands. Each imports what it needs when it runs, so that ``--help`` is fast."""
 
 from __future__ import annotations
 
@@ -11,14 +11,28 @@ import typer
 import semaopt
 from semaopt.experiments.cli import data as data_command
 from semaopt.experiments.cli.check import check
-from semaopt.experiments.cli.console import WORKERS, conclude, one_of, start, told, writable
+from semaopt.experiments.cli.console import (
+    FAILED,
+    WORKERS,
+    command_line,
+    conclude,
+    open_bar,
+    require_choice,
+    running,
+)
+from semaopt.experiments.cli.progress import Bar
 
-app = typer.Typer(name="semaopt", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-app.add_typer(data_command.app, name="data")
+_EPILOG = (
+    "Exit status: 0 success, 1 a run or a theorem check failed, 2 wrong input or missing data, 130 interrupted. "
+    "Long commands can be interrupted and resumed: finished runs are stored and never computed twice."
+)
+app = typer.Typer(
+    name="semaopt", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, epilog=_EPILOG
+)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"semaopt {semaopt.__version__}")
         raise typer.Exit
 
@@ -36,117 +50,59 @@ def _main(
 
 
 _SPEC = Annotated[
-    str, typer.Argument(metavar="SPEC", help="A TOML file, or the name of a shipped spec; an unknown one lists them.")
+    str,
+    typer.Argument(metavar="SPEC", help="A TOML file or the name of a shipped spec, such as figure1-digits."),
 ]
-_SCALE = Annotated[str | None, typer.Option(help="One of the file's scales. Default: the file as it stands.")]
-_OUT = Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write. Default: results/NAME.")]
-_ONLY = Annotated[list[str] | None, typer.Option(metavar="METHOD", help="Only this method; may be given again.")]
-_ENGINE = Annotated[str, typer.Option(help="Who does the runs: local or ray.")]
-_ADDRESS = Annotated[str | None, typer.Option(help="Of a Ray cluster. Default: one is started here.")]
-_DEVICE = Annotated[str, typer.Option(help="Where models are: cpu, cuda, cuda:1.")]
-_DTYPE = Annotated[str, typer.Option(help="float32, float64 or bfloat16.")]
-_SECONDS = Annotated[float, typer.Option(min=0.0, help="Seconds between checkpoints of a run.")]
-_BOARD = Annotated[Path | None, typer.Option(metavar="DIR", help="Write TensorBoard scalars of the final runs.")]
+_SCALE = Annotated[
+    str | None, typer.Option(metavar="NAME", help="A scale of the spec, such as quick. Default: the spec as written.")
+]
+_OUT = Annotated[Path | None, typer.Option(metavar="DIR", help="Output folder. Default: results/NAME.")]
+_ONLY = Annotated[list[str] | None, typer.Option(metavar="METHOD", help="Run only this method. Can be repeated.")]
+_ENGINE = Annotated[str, typer.Option(metavar="NAME", help="local (processes on this machine) or ray (a Ray cluster).")]
+_ADDRESS = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Address of a Ray cluster. Default: start one on this machine.")
+]
+_DEVICE = Annotated[str, typer.Option(metavar="DEVICE", help="Device of the models: cpu, cuda, cuda:1.")]
+_DTYPE = Annotated[str, typer.Option(metavar="DTYPE", help="Dtype of the models: float32, float64 or bfloat16.")]
+_SECONDS = Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Time between two checkpoints of a run.")]
+_TENSORBOARD = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Write TensorBoard scalars of the final runs to this folder.")
+]
 
 
-@app.command()
-def reproduce(  # noqa: PLR0917  # typer makes options of them
-    scale: Annotated[str, typer.Option(help="How large: quick (minutes), small (hours), paper.")] = "quick",
+@app.command(short_help="Run all theorem checks and experiments of the paper.")
+def reproduce(  # noqa: PLR0917  # typer turns arguments into options
+    scale: Annotated[
+        str, typer.Option(metavar="NAME", help="quick (minutes), small (hours) or paper (days without a GPU).")
+    ] = "quick",
     only: Annotated[
-        str | None, typer.Option(metavar="NAME", help="checks, a figure, or a group: figure1, bilevel, ...")
+        str | None,
+        typer.Option(metavar="NAME", help="Run one part: checks, a shipped spec, or a group such as figure1."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write. Default: results/SCALE.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Output folder. Default: results/SCALE.")] = None,
     workers: WORKERS = None,
     device: _DEVICE = "cpu",
     dtype: _DTYPE = "float32",
 ) -> None:
-    """Every theorem check and every figure, then the report.
+    """Run every theorem check and every experiment of the paper, then write the report.
 
-    Sets of data that have to be downloaded are used where they are; nothing is downloaded. What is finished is kept in
-    DIR/runs.sqlite: an interrupted command goes on where it was. The exit status is 1 if a check failed.
+    Experiments whose data are not available are skipped; nothing is downloaded. Finished runs are stored in
+    DIR/runs.sqlite, so an interrupted command resumes where it stopped. The exit status is 1 if a check fails.
     """
     from semaopt.experiments import api
-    from semaopt.experiments.sweep import reproduction, study
-    from semaopt.experiments.sweep.runner import Place
-    from semaopt.experiments.training import distributed
 
-    one_of("--scale", scale, reproduction.SCALES)
-    if only is not None:
-        one_of("--only", only, reproduction.names())
-    command, bar = start()
-    out = Path("results", scale) if out is None else out
-    with told(bar, command):
-        machine = api.machine(device, dtype, distributed.current())
-        writable(out)
-        parts = reproduction.select(scale, only)
-        for note in parts.notes:
-            bar.say(note)
-        with api.engine("local", workers, None, distributed.current()) as engine:
-            results = study.conduct(parts.specs, Place(out, machine), engine, bar, command=command, parts=parts)
-        study.write(results, out)
-    conclude(bar, results, out)
+    bar = open_bar()
+    with running(bar):
+        results = api.reproduce(
+            scale, only, out, workers=workers, device=device, dtype=dtype, watch=bar, command=command_line()
+        )
+    conclude(bar, results, Path("results", scale) if out is None else out)
     if not all(check.passed for check in results.checks):
-        raise typer.Exit(1)  # as semaopt check does
+        raise typer.Exit(FAILED)
 
 
-@app.command(short_help="The page and tables again from what is stored.")
-def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="What reproduce or run has written.")],
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write. Default: into the folder, if it is one.")
-    ] = None,
-) -> None:
-    """Make the page, the figures and the tables again from what is stored; several folders are joined into one page.
-
-    Nothing is trained. Also writes results.md, the tables in Markdown.
-    """
-    from semaopt.experiments.results import load
-    from semaopt.experiments.sweep import study
-
-    command, bar = start()
-    if out is None and len(folders) > 1:
-        raise typer.BadParameter(f"{len(folders)} folders are joined; say where to write", param_hint="--out")
-    with told(bar, command, "DIR"):
-        results = load.results(folders, command)
-        for note in results.notes:
-            bar.say(note)
-        target = folders[0] if out is None else out
-        if not results.findings and not results.checks:
-            bar.say(
-                f"Error: nothing to show in {', '.join(map(str, folders))}: no study is finished there. What semaopt "
-                "tune has done has no final runs: run the same spec into that folder, which reuses it"
-            )
-            raise typer.Exit(2)
-        writable(target)
-        study.write(results, target)
-    typer.echo(target / "report.html")
-
-
-def _go(do: Callable[..., Any], spec: str, out: Path | None, options: dict[str, Any]) -> Any:
-    """Check the spec before anything is written, then do it under the bar."""
-    from semaopt.experiments import api
-    from semaopt.experiments.training import distributed
-
-    command, bar = start()
-    bar.progress.disable = not distributed.leading()
-    with told(bar, command):
-        found = api.chosen(spec, options.pop("scale"), options["only"])
-        api.check_engine(options["engine_name"], options["address"], options["workers"])
-        api.machine(options["device"], options["dtype"], distributed.current())
-        if do is api.tune:
-            api.check_tuning(found)
-        else:
-            options["command"] = command
-        if options.get("tensorboard") is not None:
-            writable(options["tensorboard"], "--tensorboard")
-        out = Path("results", found.name) if out is None else out
-        writable(out)
-        bar.say(f"{found.name} at scale {found.scale}: {found.title}")
-        return do(found, out=out, watch=bar, **options), bar, out
-
-
-@app.command()
-def run(  # noqa: PLR0917  # typer makes options of them
+@app.command(short_help="Tune and run one experiment.")
+def run(  # noqa: PLR0917  # typer turns arguments into options
     spec: _SPEC,
     scale: _SCALE = None,
     out: _OUT = None,
@@ -154,28 +110,40 @@ def run(  # noqa: PLR0917  # typer makes options of them
     engine: _ENGINE = "local",
     address: _ADDRESS = None,
     workers: WORKERS = None,
-    tensorboard: _BOARD = None,
+    tensorboard: _TENSORBOARD = None,
     device: _DEVICE = "cpu",
     dtype: _DTYPE = "float32",
     checkpoint_seconds: _SECONDS = 10.0,
 ) -> None:
-    """Tune and run one experiment, and write its figure and page.
+    """Tune and run one experiment, then write its figure and its report.
 
-    What is finished is kept in DIR/runs.sqlite and never done again; what was cut off goes on from its checkpoint.
-    Under torchrun each run is trained by all processes together.
+    Finished runs are stored in DIR/runs.sqlite and never computed twice. An interrupted run resumes from its
+    checkpoint. Under torchrun all processes train each run together.
     """
     from semaopt.experiments import api
     from semaopt.experiments.training import distributed
 
-    given = {"engine_name": engine, "address": address, "workers": workers, "device": device, "dtype": dtype}
-    options = {**given, "scale": scale, "only": only or (), "checkpoint_seconds": checkpoint_seconds}
-    table, bar, place = _go(api.run, spec, out, {**options, "tensorboard": tensorboard})
+    table, bar = _call(
+        api.run,
+        spec,
+        scale=scale,
+        out=out,
+        only=only or (),
+        engine=engine,
+        address=address,
+        workers=workers,
+        device=device,
+        dtype=dtype,
+        checkpoint_seconds=checkpoint_seconds,
+        tensorboard=tensorboard,
+        command=command_line(),
+    )
     if distributed.leading():
-        conclude(bar, table.results, place)
+        conclude(bar, table.results, Path("results", table.results.findings[0].name) if out is None else out)
 
 
-@app.command(short_help="Only the tuning of an experiment.")
-def tune(  # noqa: PLR0917  # typer makes options of them
+@app.command(short_help="Tune one experiment without its final runs.")
+def tune(  # noqa: PLR0917  # typer turns arguments into options
     spec: _SPEC,
     scale: _SCALE = None,
     out: _OUT = None,
@@ -187,33 +155,84 @@ def tune(  # noqa: PLR0917  # typer makes options of them
     dtype: _DTYPE = "float32",
     checkpoint_seconds: _SECONDS = 10.0,
 ) -> None:
-    """Only the tuning of an experiment: prints the table of all trials, best first."""
+    """Tune one experiment and print the table of all trials, best first.
+
+    semaopt run with the same spec and the same output folder reuses the trials.
+    """
     from semaopt.experiments import api
     from semaopt.experiments.training import distributed
 
-    given = {"engine_name": engine, "address": address, "workers": workers, "device": device, "dtype": dtype}
-    options = {**given, "scale": scale, "only": only or (), "checkpoint_seconds": checkpoint_seconds}
-    table, _, _ = _go(api.tune, spec, out, options)
+    table, _ = _call(
+        api.tune,
+        spec,
+        scale=scale,
+        out=out,
+        only=only or (),
+        engine=engine,
+        address=address,
+        workers=workers,
+        device=device,
+        dtype=dtype,
+        checkpoint_seconds=checkpoint_seconds,
+    )
     if distributed.leading():
         typer.echo(table.to_markdown())
 
 
-app.command(short_help="Compare the theorems with what is measured.")(check)
+def _call(function: Callable[..., Any], spec: str, **options: Any) -> tuple[Any, Bar]:
+    """Call a function of the API under a progress bar."""
+    from semaopt.experiments.training import distributed
 
-_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+    bar = open_bar()
+    bar.progress.disable = not distributed.leading()
+    with running(bar):
+        return function(spec, watch=bar, **options), bar
+
+
+@app.command(short_help="Write the report of stored results again.")
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR", help="Output folders of semaopt run or semaopt reproduce.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Output folder. Default: DIR itself, if it is only one.")
+    ] = None,
+) -> None:
+    """Write report.html, results.md and the figures again from stored results, without training anything.
+
+    Several folders are merged into one report.
+    """
+    from semaopt.experiments import api
+
+    if out is None and len(folders) > 1:
+        text = f"{len(folders)} folders are merged into one report, which needs a folder of its own. Add --out DIR."
+        raise typer.BadParameter(text, param_hint="--out")
+    target = folders[0] if out is None else out
+    bar = open_bar()
+    with running(bar, "DIR"):
+        results = api.report(folders, target, command=command_line())
+        for note in results.notes:
+            bar.say(note)
+    typer.echo(target / "report.html")
+
+
+app.command(short_help="Compare each theorem with measurements.")(check)
+app.add_typer(data_command.app, name="data", short_help="List or download data sets.")
 
 
 @app.command(
-    add_help_option=False, context_settings=_PASSED_ON, short_help="Time a step beside torch and installed peers."
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    short_help="Time one optimizer step against torch and installed peers.",
 )
 def bench(
-    context: typer.Context, name: Annotated[str, typer.Argument(metavar="[NAME]", help="What: step.")] = "step"
+    context: typer.Context, name: Annotated[str, typer.Argument(metavar="[NAME]", help="The benchmark: step.")] = "step"
 ) -> None:
-    """Measure the time of a step beside torch and installed peers; semaopt bench step --help says more."""
+    """Time one optimizer step against torch and installed peers. See semaopt bench step --help."""
     from semaopt.experiments.bench import step
 
     args = context.args
-    if name.startswith("-"):  # an option: step may be left out
+    if name.startswith("-"):  # an option: the name was omitted
         name, args = "step", [name, *args]
-    one_of("NAME", name, ["step"])
+    require_choice("NAME", name, ["step"])
     step.main(args)

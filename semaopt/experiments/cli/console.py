@@ -1,94 +1,107 @@
-"""What the commands share: how they refuse, how they show where they are, how they end."""
+"""Shared parts of the commands: options, error messages, exit statuses, and the last lines."""
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import shlex
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from semaopt.experiments.cli.progress import Bar
 
+if TYPE_CHECKING:
+    from semaopt.experiments.results.model import Results
+
 WORKERS = Annotated[
     int | None,
-    typer.Option(min=0, max=1024, help="Worker processes; 0 runs in this process. Default: one per core, at most 8."),
+    typer.Option(
+        min=0,
+        max=1024,
+        metavar="N",
+        help="Number of worker processes; 0 runs in this process. Default: one per core, at most 8.",
+    ),
 ]
-INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
+#: Exit statuses. Wrong input has Click's status 2; 130 is what shells report after Ctrl-C.
+FAILED, WRONG_INPUT, INTERRUPTED = 1, 2, 130
+
+#: Modules of the extra that are imported only during the work, possibly in another process.
+_LATE = ("jinja2", "matplotlib", "optuna", "scipy", "sklearn")
 
 
-def one_of(option: str, value: str, known: Iterable[str]) -> None:
+def command_line() -> str:
+    """Return the command as it was typed."""
+    return shlex.join(["semaopt", *sys.argv[1:]])
+
+
+def open_bar() -> Bar:
+    """Return a progress bar, after making sure that all modules of the extra are installed."""
+    for name in _LATE:
+        if importlib.util.find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    return Bar(Console(stderr=True))
+
+
+def require_choice(option: str, value: str, known: Iterable[str]) -> None:
+    """Refuse a value that is not among the known ones, with a suggestion."""
     known = list(known)
     if value not in known:
-        raise typer.BadParameter(f"{value!r} is unknown; there is: {', '.join(known)}", param_hint=option)
+        close = difflib.get_close_matches(value, known, n=1)
+        hint = f"Did you mean {close[0]!r}? " if close else ""
+        raise typer.BadParameter(f"{value!r} is unknown. {hint}Choose from: {', '.join(known)}", param_hint=option)
 
 
-def writable(out: Path, hint: str = "--out") -> None:
-    """Fail before the work, not after it."""
-    remedy = "give a folder that can be made and written to"
+def require_folder(out: Path, option: str = "--out") -> None:
+    """Refuse an output folder that cannot be written to, before the work starts."""
+    from semaopt.experiments.files import OutputError, require_writable
+
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            return
-    except (FileExistsError, NotADirectoryError) as error:
-        raise typer.BadParameter(
-            f"{str(out)!r} is no folder, or lies below a file; {remedy}", param_hint=hint
-        ) from error
-    except OSError as error:
-        text = f"{str(out)!r} cannot be written to: {error.strerror}; {remedy}"
-        raise typer.BadParameter(text, param_hint=hint) from error
+        require_writable(out)
+    except OutputError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 @contextmanager
-def told(bar: Bar, command: str, place: str = "--out") -> Iterator[None]:
-    """Show progress, and end with a line and a status for all that people can do something about."""
+def running(bar: Bar, folder_option: str = "--out") -> Iterator[None]:
+    """Show progress, and end with a message and an exit status on errors that the user can fix."""
     from semaopt.experiments.data import DataError
     from semaopt.experiments.files import OutputError
     from semaopt.experiments.spec.errors import SpecError
     from semaopt.experiments.sweep.runner import RunsError
 
     try:
-        with bar.progress:
+        with bar:
             yield
     except KeyboardInterrupt:
-        bar.say(f"Interrupted; what is finished is kept, what is under way goes on where it was. To go on: {command}")
+        bar.say(
+            "Interrupted. Finished runs are stored; unfinished runs resume from their checkpoints. "
+            f"Resume with: {command_line()}"
+        )
         raise typer.Exit(INTERRUPTED) from None
     except RunsError as error:
-        same = "These would most likely fail in the same way again. Once what is said of them is put right"
-        remedy = "To try these again" if error.again else same
-        bar.say(f"{error}\nAll other runs are kept. {remedy}: {command}")
-        raise typer.Exit(1) from None
+        retry = "Retry with" if error.transient else "The same command will most likely fail again. Fix the cause, then"
+        bar.say(f"{error}\nAll other runs are stored. {retry}: {command_line()}")
+        raise typer.Exit(FAILED) from None
     except OutputError as error:
-        raise typer.BadParameter(str(error), param_hint=error.option or place) from error
+        raise typer.BadParameter(str(error), param_hint=error.option or folder_option) from error
     except (SpecError, DataError) as error:
         bar.say(f"Error: {error}")
-        raise typer.Exit(2) from None
+        raise typer.Exit(WRONG_INPUT) from None
 
 
-#: Modules of the extra that are imported only when work is under way, perhaps in another process.
-_LATE = ("matplotlib", "optuna", "scipy", "sklearn")
+def conclude(bar: Bar, results: Results, out: Path) -> None:
+    """Print one line per result and, on standard output, the path of the report."""
+    from semaopt.experiments.report import wording
 
-
-def start() -> tuple[str, Bar]:
-    for name in _LATE:  # fail before the work, not after it
-        if importlib.util.find_spec(name) is None:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    return shlex.join(["semaopt", *sys.argv[1:]]), Bar(Console(stderr=True))
-
-
-def conclude(bar: Bar, results: Any, out: Path) -> None:
-    session = results.session
-    bar.say(f"{session.computed} runs done, {session.reused} reused, in {session.wall_seconds:.0f} s")
+    bar.say(wording.session(results.session))
     if results.checks:
-        failed = [check.name for check in results.checks if not check.passed]
-        passed = f"{len(results.checks) - len(failed)} of {len(results.checks)} checks"
-        bar.say(f"Theorems: {passed} PASS{'; FAIL: ' if failed else ''}{', '.join(failed)}.")
+        bar.say(wording.checks(results.checks))
     for finding in results.findings:
-        bar.say(f"{finding.headline}.\n  {finding.evidence}.")
+        bar.say(wording.headline(finding))
     typer.echo(out / "report.html")

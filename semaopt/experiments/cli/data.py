@@ -1,4 +1,4 @@
-"""``semaopt data``: what there is, and getting what is missing."""
+"""``semaopt data``: list the data sets and download them."""
 
 from __future__ import annotations
 
@@ -9,48 +9,53 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-app = typer.Typer(no_args_is_help=True, help="List the data sets, or fetch one.")
+from semaopt.experiments.cli.console import FAILED, INTERRUPTED
+
+app = typer.Typer(no_args_is_help=True, help="List the data sets, or download one.")
 
 Root = Annotated[
     Path | None,
-    typer.Option("--root", metavar="DIR", help="Where the files are. Default: SEMAOPT_DATA, or your cache."),
+    typer.Option("--root", metavar="DIR", help="Folder of the data. Default: $SEMAOPT_DATA, or your cache folder."),
 ]
 
 
-@app.command("list", short_help="Which sets there are, and where.")
+@app.command("list", short_help="List all data sets and whether they are available.")
 def list_sets(root: Root = None) -> None:
-    """Say of each set whether it is there, where, how large it is and how to get it."""
+    """List all data sets: whether each is available, where, how large it is and how to get it."""
     from semaopt.experiments.data.files import root_folder
     from semaopt.experiments.data.sets import SETS
 
     folder = root_folder(root)
-    typer.echo(f"data root: {folder}")
+    typer.echo(f"Data folder: {folder}")
     for one in SETS.values():
         missing = one.missing(folder)
         size = f"{sum(file.size for file in one.files) / 1e6:.1f} MB"
         if not one.files:
-            state = "there, with scikit-learn"
+            state = "Available (part of scikit-learn)."
         elif not missing:
-            state = f"there, {size}: {', '.join(sorted({_top(file.path) for file in one.files}))}"
+            state = f"Available, {size}: {', '.join(sorted({_entry(file.path) for file in one.files}))}"
         else:
-            some = f"{len(missing)} of {len(one.files)} files missing"
-            state = f"{some}, {size}: semaopt data fetch {one.name}, or by hand from {one.downloads[0].url}"
+            count = "" if len(missing) == len(one.files) else f" ({len(missing)} of {len(one.files)} files missing)"
+            state = f"Not found{count}, {size}. Get it with: semaopt data fetch {one.name}"
+            state += f"\n{'':14} or by hand from {one.downloads[0].url}"
         typer.echo(f"{one.name:14} {one.about}\n{'':14} {state}")
 
 
-def _top(path: str) -> str:
-    """What one sees in the root folder, or the file if it is alone there.
+def _entry(path: str) -> str:
+    """Return the entry of the data folder that a file belongs to.
 
-    >>> _top("cifar-100-python/train"), _top("libsvm/a9a"), _top("BBBP.csv")
+    >>> _entry("cifar-100-python/train"), _entry("libsvm/a9a"), _entry("BBBP.csv")
     ('cifar-100-python', 'libsvm/a9a', 'BBBP.csv')
     """
     folder, _, _ = path.rpartition("/")
     return path if folder in ("", "libsvm") else folder
 
 
-@app.command(short_help="Download a set from its official address.")
-def fetch(name: Annotated[str, typer.Argument(metavar="NAME", help="As in list.")], root: Root = None) -> None:
-    """Download what is missing of a set, or is not what it should be, from its official address."""
+@app.command(short_help="Download a data set from its official address.")
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name from semaopt data list.")], root: Root = None
+) -> None:
+    """Download the missing or damaged files of a data set from its official address and verify them."""
     from semaopt.experiments.data.errors import DataError
     from semaopt.experiments.data.files import root_folder
     from semaopt.experiments.data.load import find
@@ -65,17 +70,17 @@ def fetch(name: Annotated[str, typer.Argument(metavar="NAME", help="As in list."
     try:
         with Progress(*columns, console=console) as bar:
             tasks = {d.url: bar.add_task(d.url.rpartition("/")[2], total=None, visible=False) for d in one.downloads}
-            done = one.fetch(
+            written = one.fetch(
                 folder, lambda url, have, of: bar.update(tasks[url], completed=have, total=of or None, visible=True)
             )
     except DataError as error:
         console.print(str(error), markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
-        console.print(f"Interrupted; nothing was put in place. To go on: semaopt data fetch {name}")
-        raise typer.Exit(130) from None
-    for path in done:
+        console.print(f"Interrupted. Incomplete files were discarded. Try again with: semaopt data fetch {name}")
+        raise typer.Exit(INTERRUPTED) from None
+    for path in written:
         typer.echo(path)
-    if not done:
-        where = f"under {folder}, checked" if one.files else "with scikit-learn"
-        typer.echo(f"{name} is there, {where}")
+    if not written:
+        where = f"in {folder}; its files were verified" if one.files else "with scikit-learn"
+        typer.echo(f"{name} is already available {where}.")

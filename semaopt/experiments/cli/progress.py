@@ -1,4 +1,4 @@
-"""How a long command shows where it is."""
+"""The progress bar of long commands."""
 
 from __future__ import annotations
 
@@ -7,32 +7,41 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 
 class Bar:
-    """A progress bar with the time left, on standard error; see :class:`semaopt.experiments.sweep.runner.Watch`."""
+    """A progress bar on standard error; implements :class:`semaopt.experiments.sweep.runner.Watch`."""
 
     def __init__(self, console: Console) -> None:
         self.progress = Progress(
             BarColumn(),
             TaskProgressColumn(),
-            TextColumn("of the work,"),
+            TextColumn("elapsed"),
             TimeElapsedColumn(),
-            TextColumn("so far,"),
+            TextColumn("remaining"),
             TimeRemainingColumn(),
-            TextColumn("left"),
             console=console,
             speed_estimate_period=300,
         )
         self.task = self.progress.add_task("epochs", total=0, visible=False)
         self.total = 0
 
+    def __enter__(self) -> None:
+        """Do nothing: the bar appears with the first planned epochs."""
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the bar, if it has appeared."""
+        if self.total:
+            self.progress.stop()
+
     def plan(self, epochs: int) -> None:
-        """More to do than was known."""
+        """Add epochs to the total."""
+        if not self.total:
+            self.progress.start()
         self.total += epochs
         self.progress.update(self.task, total=self.total, visible=self.total > 0)
 
     def done(self, epochs: int) -> None:
-        """So many more are trained."""
+        """Add trained epochs."""
         self.progress.advance(self.task, epochs)
 
     def say(self, text: str) -> None:
-        """A line above the bar."""
+        """Print a line above the bar."""
         self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -15,5 +15,8 @@ from semaopt.experiments.data.load import NAMES as NAMES
 from semaopt.experiments.data.load import describe as describe
 from semaopt.experiments.data.load import fetch as fetch
 from semaopt.experiments.data.load import load as load
+from semaopt.experiments.data.settings import Data as Data
+from semaopt.experiments.data.tables import Table as Table
 from semaopt.experiments.data.task import Part as Part
+from semaopt.experiments.data.task import Raw as Raw
 from semaopt.experiments.data.task import Task as Task

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semaopt.experiments.data import splits
+from semaopt.experiments import plugins
+from semaopt.experiments.data import plugin, splits
 from semaopt.experiments.data.errors import DataError, unknown
 from semaopt.experiments.data.files import root_folder
 from semaopt.experiments.data.sets import SETS, DataSet
@@ -20,10 +21,12 @@ NAMES = tuple(SETS)
 
 
 def find(name: str) -> DataSet:
-    """The set of this name."""
-    if name not in SETS:
-        raise DataError(unknown("data set", name, SETS))
-    return SETS[name]
+    """Return the data set of this name: one of the catalogue, or the plug-in ``"package.module:name"``."""
+    if name in SETS:
+        return SETS[name]
+    if plugins.is_plugin(name):
+        return plugin.data_set(name)
+    raise DataError(unknown("data set", name, SETS))
 
 
 def describe(name: str) -> dict[str, Any]:

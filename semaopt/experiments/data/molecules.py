@@ -21,7 +21,7 @@ from semaopt.experiments.data.batches import Molecules
 from semaopt.experiments.data.errors import DataError
 from semaopt.experiments.data.featurize import ATOM_FEATURES, VERSION, Flat, bond_kinds, featurize
 from semaopt.experiments.data.task import Raw
-from semaopt.experiments.files import put_whole
+from semaopt.experiments.files import write_atomic
 
 CACHE = ".featurized"
 
@@ -89,7 +89,7 @@ def cached(path: Path, smiles: list[str]) -> Flat:
     content = io.BytesIO()
     np.savez_compressed(content, **{one.name: getattr(flat, one.name) for one in fields(Flat)})
     try:
-        put_whole(path, content.getvalue())
+        write_atomic(path, content.getvalue())
     except OSError as error:
         text = f"{path}: cannot be written ({error.strerror}); the molecules will be featurized anew each time"
         warnings.warn(text, stacklevel=2)

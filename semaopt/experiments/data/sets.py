@@ -22,7 +22,8 @@ class DataSet:
     about: str
     reader: Callable[[Path, Mapping[str, str]], Raw]
     downloads: tuple[Download, ...] = ()
-    classes: int = 2
+    classes: int | None = 2
+    """None if it is known only after reading."""
 
     @property
     def files(self) -> tuple[File, ...]:

@@ -1,4 +1,4 @@
-"""What is said where a model is not for the data: which models are."""
+"""Errors for models that do not fit the data."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ _FITTING: dict[Kind, str] = {
 }
 
 
-def misfit(model: str, takes: str, task: Task) -> DataError:
-    """The error of a model that takes something else than the task holds."""
-    return DataError(f"{model} takes {takes}, and {task.name} holds {task.kind}; take {_FITTING[task.kind]}")
+def wrong_inputs(model: str, takes: str, task: Task) -> DataError:
+    """Return the error of a model that takes another kind of input than the task has."""
+    return DataError(f"{model} takes {takes}, but {task.name} holds {task.kind}. Use {_FITTING[task.kind]}.")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from semaopt.experiments.data.errors import DataError
 from semaopt.experiments.data.task import Task
-from semaopt.experiments.models.errors import misfit
+from semaopt.experiments.models.errors import wrong_inputs
 
 
 class Scores(nn.Module):
@@ -27,7 +27,7 @@ class Scores(nn.Module):
 
 def _columns(task: Task, model: str) -> int:
     if task.kind == "molecules":
-        raise misfit(model, "rows of numbers or images", task)
+        raise wrong_inputs(model, "rows of numbers or images", task)
     return math.prod(task.shape)
 
 

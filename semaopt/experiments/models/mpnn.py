@@ -11,7 +11,7 @@ from semaopt.experiments.data.errors import DataError, unknown
 from semaopt.experiments.data.featurize import ATOM_FEATURES, BOND_FEATURES
 from semaopt.experiments.data.task import Task
 from semaopt.experiments.models import messages
-from semaopt.experiments.models.errors import misfit
+from semaopt.experiments.models.errors import wrong_inputs
 from semaopt.experiments.models.readout import Readout
 
 #: The same network computed in different ways; "plain" is the slow one that reads like the definition.
@@ -54,7 +54,7 @@ class MPNN(nn.Module):
     ) -> None:
         super().__init__()
         if task is not None and task.kind != "molecules":
-            raise misfit("mpnn", "molecules", task)
+            raise wrong_inputs("mpnn", "molecules", task)
         if implementation not in IMPLEMENTATIONS:
             raise DataError(unknown("implementation", implementation, IMPLEMENTATIONS))
         if units < ATOM_FEATURES:

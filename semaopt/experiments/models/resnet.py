@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
 from semaopt.experiments.data.task import Task
-from semaopt.experiments.models.errors import misfit
+from semaopt.experiments.models.errors import wrong_inputs
 from semaopt.experiments.models.mlp import Scores
 
 
@@ -85,7 +85,7 @@ def _network(task: Task, stem: nn.Sequential, stages: nn.Sequential, features: i
 
 def _channels(task: Task, model: str) -> int:
     if task.kind != "images":
-        raise misfit(model, "images", task)
+        raise wrong_inputs(model, "images", task)
     return task.shape[0]
 
 

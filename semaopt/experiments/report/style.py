@@ -1,21 +1,138 @@
-"""How figures are drawn so that they read well in light and in dark, alone or in a page."""
+"""The look of figures: one table of colours, markers and dashes, and SVGs that follow light and dark mode."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from semaopt.checks.figures import COLOURS
+Dash = str | tuple[int, tuple[float, ...]]
 
-INK = "#010203"  # stands for the text colour of where the figure is shown
-_STYLE = {
+#: Placeholder for the text colour; SVGs get ``currentColor`` instead.
+INK = "#010203"
+#: Text colour on a light and on a dark background.
+INK_LIGHT, INK_DARK = "#1b1f24", "#e3e7ec"
+
+#: Hues of Okabe and Ito, which colour-blind readers can tell apart: (drawn, on light, on dark). The drawn colour is a
+#: placeholder in SVGs; the other two are shades of it that contrast with their background.
+HUES: dict[str, tuple[str, str, str]] = {
+    "vermillion": ("#d55e00", "#c94f00", "#ff8a3d"),
+    "blue": ("#0072b2", "#0072b2", "#5db4ee"),
+    "green": ("#009e73", "#00825e", "#35c79b"),
+    "purple": ("#cc79a7", "#a8487e", "#e79cc4"),
+    "orange": ("#e69f00", "#a86b00", "#f3bd45"),
+    "black": ("#000001", INK_LIGHT, INK_DARK),
+    "sky": ("#56b4e9", "#2486bd", "#8fd0f5"),
+}
+
+SOLID: Dash = "-"
+DASHED: Dash = (0, (5, 2))
+DOTTED: Dash = (0, (1.2, 1.4))
+DASH_DOT: Dash = (0, (6, 1.5, 1.2, 1.5))
+LONG: Dash = (0, (9, 2))
+DASH_DOT_DOT: Dash = (0, (4, 1.2, 1, 1.2, 1, 1.2))
+_DASHES = (SOLID, DASHED, DOTTED, DASH_DOT, LONG, DASH_DOT_DOT)
+_MARKERS = {"o": "●", "s": "■", "^": "▲", "D": "◆", "v": "▼", "P": "✚", "X": "✖"}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one method is drawn in every figure."""
+
+    hue: str
+    marker: str
+    dash: Dash = SOLID
+
+    @property
+    def colour(self) -> str:
+        """The colour that Matplotlib draws with."""
+        return HUES[self.hue][0]
+
+    @property
+    def glyph(self) -> str:
+        """The marker as a character."""
+        return _MARKERS[self.marker]
+
+
+#: One look per method. The paper's adaptive method is a solid vermillion line, its momentum method a dashed blue one.
+LOOKS: dict[str, Look] = {
+    # Figures 1 and 3
+    "adam": Look("black", "o", DOTTED),
+    "lr": Look("green", "D", DASH_DOT),
+    "beta": Look("blue", "s", DASHED),
+    "both": Look("vermillion", "^", SOLID),
+    "clipped": Look("orange", "v", SOLID),
+    "amsgrad": Look("blue", "s", DASH_DOT),
+    "adafom": Look("green", "D", DASHED),
+    "adam_plus": Look("purple", "P", LONG),
+    "adabound": Look("vermillion", "X", DASH_DOT_DOT),
+    # Figure 2 and its peers
+    "sgda": Look("orange", "o", DOTTED),
+    "epoch_sgda": Look("green", "v", DASH_DOT),
+    "pes_sgda": Look("purple", "s", LONG),
+    "pes_adagrad": Look("black", "D", DASH_DOT_DOT),
+    "pdsm": Look("blue", "^", DASHED),
+    "pdada": Look("vermillion", "P", SOLID),
+    "pesg": Look("black", "X", DASH_DOT),
+    "pesg_adam": Look("green", "D", DOTTED),
+    # stability: three step sizes of two methods
+    "sgda_1": Look("orange", "o", DOTTED),
+    "sgda_2": Look("orange", "v", DASH_DOT),
+    "sgda_3": Look("orange", "s", LONG),
+    "pdsm_1": Look("blue", "^", DASHED),
+    "pdsm_2": Look("blue", "D", SOLID),
+    "pdsm_3": Look("blue", "P", DASH_DOT_DOT),
+    # bilevel
+    "bsa": Look("black", "X", DOTTED),
+    "ttsa": Look("orange", "o", DASH_DOT),
+    "stocbio": Look("purple", "s", LONG),
+    "soba": Look("green", "D", DASH_DOT_DOT),
+    "smb_neumann": Look("blue", "^", DASHED),
+    "smb": Look("vermillion", "P", SOLID),
+    # compositional
+    "batch": Look("black", "o", DOTTED),
+    "scgd": Look("green", "D", DASH_DOT),
+    "scma_shb": Look("blue", "^", DASHED),
+    "scma": Look("vermillion", "P", SOLID),
+}
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """Return the look of each method; names outside :data:`LOOKS` take the next free ones in alphabetical order.
+
+    A free look has a hue that no other name uses or, once all hues are taken, an unused combination of the 294.
+
+    >>> looks(["pdsm", "mine"])["mine"].hue
+    'vermillion'
+    >>> looks(["mine", "yours", "pdsm"]) == looks(["pdsm", "yours", "mine"])
+    True
+    """
+    names = list(dict.fromkeys(names))
+    found = {name: LOOKS[name] for name in names if name in LOOKS}
+    for name in sorted(set(names) - set(found)):
+        taken = set(found.values())
+        unused = [look for look in _all() if look not in taken]
+        hues = {look.hue for look in taken}
+        found[name] = next((look for look in unused if look.hue not in hues), unused[0])
+    return {name: found[name] for name in names}
+
+
+def _all() -> Iterator[Look]:
+    """Iterate over all looks: first each hue once, with a marker and a dash of its own, then further combinations."""
+    markers = tuple(_MARKERS)
+    for shift in range(len(markers) * len(_DASHES)):
+        turns, rest = divmod(shift, len(markers))
+        for k, hue in enumerate(HUES):
+            yield Look(hue, markers[(k + rest) % len(markers)], _DASHES[(k + rest + turns) % len(_DASHES)])
+
+
+_SETTINGS = {
     "svg.fonttype": "none",
     "svg.hashsalt": "semaopt",
     "font.family": "sans-serif",
@@ -25,91 +142,76 @@ _STYLE = {
 }
 _INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
 
-#: The ink and the colours of methods, on white and on black, each told apart from its background.
-LIGHT = ("#1b1f24", "#d55e00", "#0072b2", "#009e73", "#a8487e", "#b87700", "#2b8fc7")
-DARK = ("#e3e7ec", "#ff8a3d", "#5db4ee", "#35c79b", "#e79cc4", "#f3bd45", "#8fd0f5")
-
-
-def variables(colours: tuple[str, ...]) -> str:
-    """The colours of methods as CSS variables."""
-    return " ".join(f"--method-{k}: {colour};" for k, colour in enumerate(colours[1:]))
-
 
 @contextmanager
-def style(ink: str) -> Iterator[None]:
-    """Matplotlib's settings; a figure must also be written within it."""
-    settings: dict[Any, Any] = {**_STYLE, **dict.fromkeys(_INKED, ink)}  # matplotlib lists all keys as its key type
-    with mpl.rc_context(settings):
+def settings(ink: str = INK) -> Iterator[None]:
+    """Apply Matplotlib's settings; figures must be drawn and saved within."""
+    chosen: dict[Any, Any] = {**_SETTINGS, **dict.fromkeys(_INKED, ink)}  # Matplotlib's key type lists every key
+    with mpl.rc_context(chosen):
         yield
 
 
-def blank(size: tuple[float, float], ink: str) -> Figure:
-    """An empty figure; in the ink that stands for another it has no background."""
+def blank(size: tuple[float, float], ink: str = INK) -> Figure:
+    """Create an empty figure: transparent in the placeholder ink, white otherwise."""
     figure = Figure(figsize=size, layout="constrained")
     figure.patch.set_alpha(0 if ink == INK else 1)
     return figure
 
 
 def plain(text: str) -> str:
-    """Text that matplotlib shows as it stands, where it would take what is between two dollars for mathematics."""
+    """Escape dollar signs, which Matplotlib would read as mathematics."""
     return text.replace("$", r"\$")
 
 
-def legend(figure: Figure, axes: Axes, columns: int) -> None:
-    """Beside the curves rather than over them."""
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(
-        handles,
-        labels,
-        loc="outside upper center",
-        ncols=min(len(handles), columns),
-        frameon=False,
-        fontsize=9,
-        handlelength=1.6,
-        columnspacing=1.2,
-    )
-
-
 def png(figure: Figure) -> bytes:
-    """For those who cannot show SVG."""
+    """Render a figure as PNG."""
     file = io.BytesIO()
-    with style("black"):
+    with settings("black"):
         figure.savefig(file, format="png", dpi=160, metadata={"Software": None})
     return file.getvalue()
 
 
-def element(figure: Figure) -> str:
-    """The element, its colours variables and its ink that of the text around it."""
+def svg(figure: Figure) -> str:
+    """Render a figure as an ``<svg>`` element whose colours are CSS variables and whose ink is ``currentColor``."""
     file = io.StringIO()
-    with style(INK):
+    with settings():
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    svg = file.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    # Matplotlib's style sheet would apply to the whole of a page; the element's own attributes are inherited.
-    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)
-    svg = svg.replace("<svg", '<svg stroke-linejoin="round"', 1)
-    for k, colour in enumerate(COLOURS):
-        svg = svg.replace(colour, f"var(--method-{k})")
-    return svg.replace(INK, "currentColor")
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    # Matplotlib's style sheet would apply to the whole page; the element's own attributes are inherited instead.
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, count=1, flags=re.DOTALL)
+    text = text.replace("<svg", '<svg stroke-linejoin="round"', 1)
+    for hue, (drawn, _, _) in HUES.items():
+        text = text.replace(drawn, f"var(--hue-{hue})")
+    return text.replace(INK, "currentColor")
 
 
-def inline(svg: str, name: str) -> str:
-    """The element made fit to stand in a page beside others: it fills its place, and its ids are its own."""
-    svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg, count=2)
-    svg = re.sub(r'\bid="', f'id="{name}-', svg)
-    return re.sub(r'(url\(|href=")#', rf"\1#{name}-", svg)
+def inline(element: str, name: str) -> str:
+    """Prepare an SVG element for a page: let it fill its container and prefix its ids with ``name``."""
+    element = re.sub(r' (?:width|height)="[\d.]+pt"', "", element, count=2)
+    element = re.sub(r'\bid="', f'id="{name}-', element)
+    return re.sub(r'(url\(|href=")#', rf"\1#{name}-", element)
 
 
-#: Of the style sheet of a file, which a page that takes the element in leaves out.
+def variables(dark: bool = False) -> str:
+    """Return the hues as CSS custom properties.
+
+    >>> variables().split(";")[1].strip()
+    '--hue-blue: #0072b2'
+    """
+    return " ".join(f"--hue-{hue}: {shades[2 if dark else 1]};" for hue, shades in HUES.items())
+
+
+#: Class of the style sheet inside an SVG file; pages that inline the file remove it and set the variables themselves.
 THEME = "semaopt-theme"
 
 
-def standalone(svg: str) -> str:
-    """The element as a file in the colours that the reader's system prefers."""
+def standalone(element: str) -> str:
+    """Turn an SVG element into a file that follows the reader's light or dark mode."""
     rules = (
-        f"svg {{ color: {LIGHT[0]}; {variables(LIGHT)} }} "
-        f"@media (prefers-color-scheme: dark) {{ svg {{ color: {DARK[0]}; {variables(DARK)} }} }}"
+        f"svg {{ color: {INK_LIGHT}; {variables()} }} "
+        f"@media (prefers-color-scheme: dark) {{ svg {{ color: {INK_DARK}; {variables(dark=True)} }} }}"
     )
-    svg = re.sub(r"(<svg[^>]*>)", rf'\1<style class="{THEME}">{rules}</style>', svg, count=1)
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{svg}'
+    element = re.sub(r"(<svg[^>]*>)", rf'\1<style class="{THEME}">{rules}</style>', element, count=1)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{element}'

@@ -1,4 +1,4 @@
-"""The curves of final runs as TensorBoard's scalars."""
+"""TensorBoard scalars of the final runs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from semaopt.experiments.files import OutputError, digest
 from semaopt.experiments.results.model import Results
 
 
-class BoardError(OutputError):
-    """The folder for TensorBoard cannot be written."""
+class TensorBoardError(OutputError):
+    """A folder for TensorBoard that cannot be written to."""
 
     option = "--tensorboard"
 
 
 def write(results: Results, folder: Path) -> None:
-    """One folder ``experiment/method/seed-digest`` for each run; those that are there already hold the same curves."""
+    """Write one folder ``experiment/method/seed-digest`` per run; existing ones hold the same curves and are kept."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of TensorBoard's own imports
+        warnings.simplefilter("ignore")  # raised by TensorBoard's own imports
         from torch.utils.tensorboard import SummaryWriter
     for finding in results.findings:
         for final in finding.finals:
@@ -34,4 +34,5 @@ def write(results: Results, folder: Path) -> None:
                                 if math.isfinite(value):
                                     writer.add_scalar(metric, value, epoch)
                 except OSError as error:
-                    raise BoardError(f"{place}: cannot be written ({error.strerror}); choose another folder") from error
+                    text = f"{place} cannot be written ({error.strerror}). Choose another folder."
+                    raise TensorBoardError(text) from error

@@ -1,1 +1,1 @@
-"""Results: the data model, statistics, claims and loading."""
+"""Results: data model, statistics, verdicts on claims, records and tables."""

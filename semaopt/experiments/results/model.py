@@ -1,95 +1,125 @@
-"""What a study found: the record that the figures, the page and the JSON file are made from."""
+"""The results model: everything that reports, figures and JSON files are made from."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from semaopt.checks.result import CheckResult as Check
-from semaopt.experiments.results import statistics as compare
-from semaopt.experiments.results.statistics import Comparison
+from semaopt.experiments.results.statistics import (
+    Comparison,
+    Direction,
+    geometric_mean,
+    mean_and_std,
+    probability_of_improvement,
+)
+from semaopt.experiments.results.trials import Trial, Tuning
 from semaopt.experiments.spec.schema import Method, Spec
-from semaopt.experiments.sweep.trials import Trial, Tuning
+from semaopt.experiments.spec.search import STUDY_STRIDE
+from semaopt.experiments.training import objectives
 from semaopt.experiments.training.metrics import is_share
+from semaopt.experiments.training.objectives import Objective
 from semaopt.experiments.training.run import Result
-
-FORMAT = 4
-_PARTS = {"train": "training", "valid": "validation", "test": "test"}
-_WORDS = {"auc": "AUC", "ap": "average precision"}
-_BOUNDS = {"s_min": "smallest s", "s_median": "median s", "s_max": "largest s"}
 
 
 @dataclass(frozen=True)
 class Final:
-    """A method with the values chosen for it, and its final runs, one for each seed."""
+    """A method with its selected hyper-parameters and its final runs, one per seed."""
 
     method: Method
     chosen: Trial | None
-    """None where nothing was tuned."""
+    """The selected trial; None if nothing was tuned."""
     runs: tuple[Result, ...]
 
     def curves(self, metric: str) -> list[list[float]]:
-        """Per seed, after each epoch."""
+        """Return the values after each epoch, one list per run."""
         return [run.curves[metric] for run in self.runs]
 
     def last(self, metric: str) -> list[float]:
-        """Per seed, after the last epoch."""
+        """Return the value after the last epoch of each run."""
         return [run.last(metric) for run in self.runs]
+
+    def ends(self, metric: str, epochs: int) -> list[float]:
+        """Return the mean over the last ``epochs`` epochs of each run; NaN if it diverged."""
+        return [mean_and_std(curve[-epochs:])[0] for curve in self.curves(metric)]
 
     @property
     def values(self) -> dict[str, Any]:
-        """What was tuned."""
+        """The tuned hyper-parameters."""
         return {} if self.chosen is None else dict(self.chosen.values)
 
 
 @dataclass(frozen=True)
+class StudyResult:
+    """One repetition of an experiment: its tuning and the final runs of each method."""
+
+    finals: tuple[Final, ...]
+    tuning: Tuning | None
+
+
+@dataclass(frozen=True)
 class Origin:
-    """Where a finding comes from: how its runs were made, and how to make them again."""
+    """How the runs of a finding were made and how to repeat them."""
 
     command: str
-    """What was typed."""
+    """The command that was typed."""
     rerun: str
-    """What makes this figure alone."""
+    """The command that repeats this experiment alone."""
     environment: Mapping[str, str]
     runs: int
+    """Number of runs, every rung of every trial counted."""
     seconds: float
-    """Of computing, all runs together."""
+    """Compute time of all runs."""
     wall_seconds: float
-    """From the start of the first run to the end of the last one, pauses included."""
+    """Time from the start of the first run to the end of the last, pauses included."""
     finished: str
-    """When the last run ended, UTC."""
+    """End of the last run, UTC."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A finished study."""
+    """The results of one experiment."""
 
     spec: Spec
     facts: Mapping[str, Any]
-    """Of the data."""
-    finals: tuple[Final, ...]
-    tuning: Tuning | None
+    """Facts about the data: sizes, classes."""
+    studies: tuple[StudyResult, ...]
     origin: Origin
 
     @property
     def name(self) -> str:
-        """Also that of its files."""
+        """The name of the experiment and of its files."""
         return self.spec.name
+
+    @cached_property
+    def finals(self) -> tuple[Final, ...]:
+        """Each method with its final runs of all studies; ``chosen`` is that of the first study."""
+        first = self.studies[0].finals
+        return tuple(
+            Final(one.method, one.chosen, tuple(run for study in self.studies for run in study.finals[k].runs))
+            for k, one in enumerate(first)
+        )
+
+    @property
+    def tuning(self) -> Tuning | None:
+        """The tuning of the first study."""
+        return self.studies[0].tuning
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Of the final runs."""
-        return tuple(self.spec.seeds.final)
+        """The seeds of the final runs of all studies."""
+        return tuple(k * STUDY_STRIDE + seed for k in range(len(self.studies)) for seed in self.spec.seeds.final)
 
     @property
     def decay_epochs(self) -> tuple[int, ...]:
-        """Where a rate is cut, if all methods that cut one do it there."""
+        """The epochs after which rates decay, if all methods that decay share them."""
         lengths = {
             {**final.method.options, **final.values}.get("every")
-            for final in self.finals
+            for study in self.studies
+            for final in study.finals
             if final.method.decays or "every" in final.method.options or "every" in final.values
         }
         if len(lengths) != 1:
@@ -98,111 +128,105 @@ class Finding:
         return tuple(range(int(every), self.spec.epochs, int(every))) if isinstance(every, int) else ()
 
     def metric_name(self, metric: str) -> str:
-        """As people read it."""
-        if metric in _BOUNDS:
-            return _BOUNDS[metric]
-        part, _, what = metric.partition("_")
-        if self.spec.loss == "cleaning":
-            return f"{what} on clean data" if part == "train" else f"{_PARTS[part]} {what}"
-        if what == "loss" and self.spec.loss == "auc":
-            what = "objective"
-        elif what == "loss" and self.spec.data.noise:
-            what = "excess loss"
-        return f"{_PARTS[part]} {_WORDS.get(what, what)}"
+        """Return the readable name of a metric."""
+        return self.objective.metric_title(metric, self.spec.data.noise)
 
-    def better(self, metric: str) -> str:
-        """Whether lower or higher is better."""
+    @property
+    def objective(self) -> type[Objective]:
+        """The objective of the spec's loss."""
+        return objectives.find(self.spec.loss)
+
+    def better(self, metric: str) -> Direction:
+        """Return whether lower or higher values are better."""
         return "higher" if is_share(metric) else "lower"
 
+    def is_ratio(self, metric: str) -> bool:
+        """Return whether methods are compared by the ratio of this metric, as losses are, or by the difference."""
+        return self.objective.compares_by_ratio(metric)
+
+    def final(self, name: str) -> Final:
+        """Return the pooled final runs of a method."""
+        return {final.method.name: final for final in self.finals}[name]
+
+    def label(self, name: str) -> str:
+        """Return the label of a method."""
+        return self.final(name).method.label
+
+    def ends(self, name: str, metric: str) -> list[float]:
+        """Return the mean over the last ``spec.final_epochs`` epochs of each final run; NaN if it diverged."""
+        return self.final(name).ends(metric, self.spec.final_epochs)
+
+    def scores(self, name: str, metric: str) -> list[float]:
+        """Return :meth:`ends` with the worst possible result for runs that diverged."""
+        return [value if math.isfinite(value) else self._worst(metric) for value in self.ends(name, metric)]
+
+    def _worst(self, metric: str) -> float:
+        """Return the value that a diverged run counts with: chance level, 0, or the largest loss of any epoch."""
+        if is_share(metric):
+            return 0.5 if metric.endswith("_auc") else 0.0
+        curves = (curve for final in self.finals for curve in final.curves(metric))
+        return max((value for curve in curves for value in curve if math.isfinite(value)), default=math.nan)
+
+    def units(self, name: str, metric: str) -> tuple[float, ...]:
+        """Return the values that intervals are made from: one per study, or one per seed if there is one study."""
+        scores, seeds = self.scores(name, metric), len(self.spec.seeds.final)
+        if len(self.studies) == 1:
+            return tuple(scores)
+        average = geometric_mean if self.is_ratio(metric) else _mean
+        return tuple(average(scores[k : k + seeds]) for k in range(0, len(scores), seeds))
+
     def compare(self, metric: str, method: str, against: str) -> Comparison:
-        """Two methods, paired over the seeds: the ratio of losses, which fall by decades, else the difference."""
-        a, b = (self.final(name).last(metric) for name in (method, against))
-        is_ratio = metric in _BOUNDS or (metric.endswith("_loss") and self.spec.loss != "auc")
-        interval = compare.paired_ratio(a, b) if is_ratio else compare.paired_difference(a, b)
-        return Comparison(method, against, metric, interval, is_ratio, compare.deviations(a, b, is_ratio))
+        """Compare two methods, paired by study (or by seed if there is one study)."""
+        better = self.better(metric)
+        return Comparison(
+            method,
+            against,
+            metric,
+            better,
+            self.is_ratio(metric),
+            self.units(method, metric),
+            self.units(against, metric),
+            probability_of_improvement(self.scores(method, metric), self.scores(against, metric), better),
+        )
 
     def comparisons(self, metric: str) -> list[Comparison]:
-        """Each later method against each earlier one."""
+        """Compare each method with each one listed before it."""
         names = [final.method.name for final in self.finals]
         return [self.compare(metric, a, b) for i, b in enumerate(names) for a in names[i + 1 :]]
 
     @property
     def order(self) -> list[str]:
-        """The methods from the worst to the best as the claim has it, those that were run."""
-        there = {final.method.name for final in self.finals}
-        return [name for name in self.spec.claim.order if name in there]
+        """The methods of the claimed order that were run, from the worst to the best."""
+        run = {final.method.name for final in self.finals}
+        return [name for name in self.spec.claim.order if name in run]
 
     def claimed(self) -> list[Comparison]:
-        """The comparisons that the claim is made of, as far as the methods were run."""
-        order, there = self.order, [final.method.name for final in self.finals]
+        """Return the comparisons that the claim consists of, for the methods that were run."""
+        order, run = self.order, [final.method.name for final in self.finals]
         pairs = [(name, order[0]) for name in order[1:]]
         pairs += [(order[k], order[j]) for k in range(2, len(order)) for j in range(1, k)]
         beats = self.spec.claim.beats
-        pairs += [(name, other) for name in there for other in there if other in beats.get(name, [])]
+        pairs += [(name, other) for name in run for other in run if other in beats.get(name, [])]
         return [self.compare(self.spec.claim.metric, name, other) for name, other in pairs]
 
-    @property
-    def headline(self) -> str:
-        """The one message of the figure."""
-        order, metric = self.order, self.spec.claim.metric
-        whose = "the paper's" if self.spec.claim.source == "paper" else "the expected"
-        better = self.better(metric)
-        if self.spec.claim.beats and self.claimed():
-            found = [one.verdict for one in self.claimed()]
-            said = compare.counted(found.count(better), len(found), whose.removesuffix(" expected"))
-            best = {"lower": min, "higher": max}[better](self._means(metric))
-            ends = f"{ {'lower': 'lowest', 'higher': 'highest'}[better] } {self.metric_name(metric)}"
-            return f"{self.spec.title}: {said}. The {ends} has {best[1]}, {compare.number_text(best[0], 3)} in the mean"
-        if len(order) < 2:
-            means = self._means(metric)
-            (low, least), (high, most) = min(means), max(means)
-            ends = f"from {compare.number_text(low)} ({least}) to {compare.number_text(high)} ({most})"
-            return f"{self.spec.title}: the {self.metric_name(metric)} after the last epoch runs {ends}"
-        first = [self.compare(metric, name, order[0]) for name in order[1:]]
-        steps = [self.compare(metric, b, a) for a, b in pairwise(order)]
-        labels = [self.label(name) for name in order]
-        said = compare.headline(labels, self.metric_name(metric), first, steps, better, whose=whose)
-        return f"{self.spec.title}: {said}"
 
-    def _means(self, metric: str) -> list[tuple[float, str]]:
-        """Of the last values, with the label of each method; those that diverged are left out, unless all did."""
-        found = [(compare.mean_and_std(final.last(metric))[0], final.method.label) for final in self.finals]
-        return [one for one in found if math.isfinite(one[0])] or found
-
-    @property
-    def evidence(self) -> str:
-        """The numbers behind the message."""
-        order, metric = self.order, self.spec.claim.metric
-        what = f"Final {self.metric_name(metric)}"
-        if len(order) < 2:
-            digits = 4 if is_share(metric) else 2  # shares are close to each other
-            means = (compare.number_text(compare.mean_and_std(final.last(metric))[0], digits) for final in self.finals)
-            found = ", ".join(f"{final.method.label} {mean}" for final, mean in zip(self.finals, means, strict=True))
-            return f"{what}: {found}; means over {len(self.seeds)} seeds"
-        first = [self.compare(metric, name, order[0]) for name in order[1:]]
-        return compare.evidence([self.label(name) for name in order], what, first, len(self.seeds))
-
-    def final(self, name: str) -> Final:
-        """Of the method of this name."""
-        return {final.method.name: final for final in self.finals}[name]
-
-    def label(self, name: str) -> str:
-        """A method's name as people read it."""
-        return self.final(name).method.label
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 @dataclass(frozen=True)
 class Session:
-    """What this invocation did; all else in the results is the same however often it was interrupted."""
+    """Statistics of one invocation; everything else in the results is independent of interruptions."""
 
     command: str
     wall_seconds: float
     run_seconds: float
-    """Of all runs, also those that were reused."""
+    """Compute time of all runs, reused ones included."""
     computed: int
-    """How many runs were trained."""
+    """Number of runs trained."""
     reused: int
     damaged: tuple[str, ...]
+    """Keys of damaged rows that were computed again."""
 
 
 @dataclass(frozen=True)
@@ -215,72 +239,4 @@ class Results:
     session: Session
     checks: tuple[Check, ...] = ()
     notes: tuple[str, ...] = ()
-    """What was left out, and why."""
-
-
-def to_json(results: Results) -> dict[str, Any]:
-    """All of it as plain values."""
-    return {
-        "format": FORMAT,
-        "scale": results.scale,
-        "experiments": {finding.name: _finding(finding) for finding in results.findings},
-        "checks": [_check(check) for check in results.checks],
-        "environment": results.environment,
-        "session": {
-            **asdict(results.session),
-            "notes": results.notes,
-            "seconds_of_checks": {check.name: check.seconds for check in results.checks},
-            "origins": {finding.name: asdict(finding.origin) for finding in results.findings},
-        },
-    }
-
-
-def _check(check: Check) -> dict[str, Any]:
-    return {name: value for name, value in check.plain().items() if name != "seconds"}
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    comparisons = [c for metric in finding.spec.metrics for c in finding.comparisons(metric)]
-    return {
-        "title": finding.spec.title,
-        "headline": finding.headline,
-        "evidence": finding.evidence,
-        "spec": finding.spec.model_dump(),
-        "data": dict(finding.facts),
-        "methods": {final.method.name: _final(final, finding) for final in finding.finals},
-        "comparisons": [{**asdict(c), "verdict": c.verdict} for c in comparisons],
-        "tuning": None if finding.tuning is None else _tuning(finding.tuning),
-    }
-
-
-def _final(final: Final, finding: Finding) -> dict[str, Any]:
-    metrics = finding.spec.metrics
-    return {
-        "label": final.method.label,
-        "tuned": dict(final.values),
-        "tuning_metric": None if final.chosen is None else final.chosen.mean,
-        "summary": {
-            name: dict(zip(("mean", "std"), compare.mean_and_std(final.last(name)), strict=True)) for name in metrics
-        },
-        "runs": [
-            {"seed": seed, "status": run.status, "curves": run.curves}
-            for seed, run in zip(finding.seeds, final.runs, strict=True)
-        ],
-    }
-
-
-def _tuning(tuning: Tuning) -> dict[str, Any]:
-    return {
-        "grid": tuning.grid,
-        "trials_per_method": {name: len(trials) for name, trials in tuning.trials.items()},
-        "extensions": [asdict(extension) for extension in tuning.extensions],
-        "still_on_edge": [
-            {"axis": axis, "value": tuning.edge(axis, end), "methods": names}
-            for (axis, end), names in tuning.on_edge.items()
-        ],
-        "trials": [
-            {"method": t.method, "values": dict(t.values), "measured": t.measured, "mean": t.mean, "pruned": t.pruned}
-            for trials in tuning.trials.values()
-            for t in trials.values()
-        ],
-    }
+    """What was skipped, and why."""

@@ -1,47 +1,59 @@
-"""What a store keeps of a finished study beside its runs: enough to show it again, also by another version."""
+"""Records of finished studies and checks: plain values in the store that later versions can show again."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from semaopt.checks.result import CheckResult as Check
 from semaopt.checks.result import Curve, Figure, Line
 from semaopt.experiments.files import canonical
-from semaopt.experiments.results.model import Final, Finding, Origin
+from semaopt.experiments.results.model import Final, Finding, Origin, StudyResult
+from semaopt.experiments.results.trials import Extension, Trial, Tuning
 from semaopt.experiments.spec.schema import Spec
-from semaopt.experiments.sweep.store import Store
-from semaopt.experiments.sweep.trials import Extension, Trial, Tuning
+from semaopt.experiments.training.run import Result
 
 STUDY, CHECK = "study", "check"
+Keys = Sequence[Sequence[Sequence[str]]]
+"""Keys of the final runs, by study, method and seed."""
 
 
 class UnreadableError(ValueError):
-    """A record that this version does not understand, or whose runs are gone."""
+    """A record that this version cannot read, or whose runs are missing."""
 
 
-def keep(store: Store, finding: Finding, keys: Sequence[Sequence[str]]) -> None:
-    """Keep a finished study; ``keys`` are those of the final runs of each method.
+def key(finding: Finding) -> str:
+    """Return the key of a finding's record; one with some of the methods does not replace one with all of them."""
+    found = f"{STUDY}:{finding.name}@{finding.spec.scale}"
+    if len(finding.finals) < len(finding.spec.methods):
+        found += f":{','.join(final.method.name for final in finding.finals)}"
+    return found
 
-    A study of some of the methods does not replace one of all of them.
-    """
-    finals = [
-        {"method": final.method.name, "runs": own, "chosen": None if final.chosen is None else asdict(final.chosen)}
-        for final, own in zip(finding.finals, keys, strict=True)
+
+def to_record(finding: Finding, keys: Keys) -> dict[str, Any]:
+    """Convert a finding to plain values; its final runs are stored under their keys."""
+    studies = [
+        {
+            "finals": [
+                {
+                    "method": final.method.name,
+                    "runs": own,
+                    "chosen": None if final.chosen is None else asdict(final.chosen),
+                }
+                for final, own in zip(study.finals, own_keys, strict=True)
+            ],
+            "tuning": None if study.tuning is None else _tuning(study.tuning),
+        }
+        for study, own_keys in zip(finding.studies, keys, strict=True)
     ]
-    content = {
+    return {
         "spec": finding.spec.model_dump(),
         "facts": dict(finding.facts),
-        "finals": finals,
-        "tuning": None if finding.tuning is None else _tuning(finding.tuning),
+        "studies": studies,
         "origin": asdict(finding.origin),
     }
-    key = f"{STUDY}:{finding.name}@{finding.spec.scale}"
-    if len(finding.finals) < len(finding.spec.methods):
-        key += f":{','.join(final.method.name for final in finding.finals)}"
-    store.keep(STUDY, finding.name, key, content)
 
 
 def _tuning(tuning: Tuning) -> dict[str, Any]:
@@ -49,56 +61,59 @@ def _tuning(tuning: Tuning) -> dict[str, Any]:
         "grid": tuning.grid,
         "trials": {name: [asdict(trial) for trial in trials.values()] for name, trials in tuning.trials.items()},
         "extensions": [asdict(extension) for extension in tuning.extensions],
+        "spaces": tuning.spaces,
         "on_edge": [[axis, end, list(names)] for (axis, end), names in tuning.on_edge.items()],
     }
 
 
-def finding(store: Store, content: Mapping[str, Any]) -> Finding:
-    """The study of a record, its final runs read from the store."""
+def read_finding(content: Mapping[str, Any], result: Callable[[str], Result | None]) -> Finding:
+    """Return the finding of a record; ``result`` looks up a run by its key."""
     try:
         spec = Spec.model_validate(content["spec"])
-        finals = tuple(_final(store, spec, one) for one in content["finals"])
-        kept = content["tuning"]
-        tuning = None if kept is None else _read_tuning(kept)
-        return Finding(spec, content["facts"], finals, tuning, Origin(**content["origin"]))
+        studies = tuple(_study(spec, one, result) for one in content["studies"])
+        return Finding(spec, content["facts"], studies, Origin(**content["origin"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnreadableError(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
 
 
-def _final(store: Store, spec: Spec, one: Mapping[str, Any]) -> Final:
+def _study(spec: Spec, one: Mapping[str, Any], result: Callable[[str], Result | None]) -> StudyResult:
+    finals = tuple(_final(spec, final, result) for final in one["finals"])
+    return StudyResult(finals, None if one["tuning"] is None else _read_tuning(one["tuning"]))
+
+
+def _final(spec: Spec, one: Mapping[str, Any], result: Callable[[str], Result | None]) -> Final:
     runs = []
-    for key in one["runs"]:
-        result = store.get(key)
-        if result is None:
-            raise UnreadableError(f"run {key[:12]} is missing or damaged")
-        runs.append(result)
+    for run_key in one["runs"]:
+        found = result(run_key)
+        if found is None:
+            raise UnreadableError(f"run {run_key[:12]} is missing or damaged")
+        runs.append(found)
     if len(runs) != len(spec.seeds.final):
         raise UnreadableError(f"{len(runs)} runs for {len(spec.seeds.final)} seeds")
     return Final(spec.method(one["method"]), None if one["chosen"] is None else _trial(one["chosen"]), tuple(runs))
 
 
-def _read_tuning(kept: Mapping[str, Any]) -> Tuning:
-    trials = {name: [_trial(one) for one in listed] for name, listed in kept["trials"].items()}
+def _read_tuning(content: Mapping[str, Any]) -> Tuning:
+    trials = {name: [_trial(one) for one in listed] for name, listed in content["trials"].items()}
     return Tuning(
-        dict(kept["grid"]),
+        dict(content["grid"]),
         {name: {canonical(trial.values): trial for trial in listed} for name, listed in trials.items()},
-        [Extension(one["axis"], one["value"], tuple(one["because"])) for one in kept["extensions"]],
-        {(axis, end): tuple(names) for axis, end, names in kept["on_edge"]},
+        [Extension(one["axis"], one["value"], tuple(one["because"])) for one in content["extensions"]],
+        dict(content["spaces"]),
+        {(axis, end): tuple(names) for axis, end, names in content["on_edge"]},
     )
 
 
 def _trial(one: Mapping[str, Any]) -> Trial:
-    measured = tuple(math.nan if value is None else float(value) for value in one["measured"])
-    passed = {int(rung): tuple(map(float, values)) for rung, values in one.get("passed", {}).items()}
-    return Trial(one["method"], one["values"], measured, one["sign"], one["pruned"], passed, one.get("round"))
+    passed = {int(rung): tuple(map(float, values)) for rung, values in one["passed"].items()}
+    return Trial(**{**one, "measured": tuple(_floats(one["measured"])), "passed": passed})
 
 
-def check(content: Mapping[str, Any]) -> Check:
-    """A theorem check from what ``Result.plain`` gave."""
+def read_check(content: Mapping[str, Any]) -> Check:
+    """Return the theorem check that ``Result.plain`` made these values from."""
     try:
         lines = [Line(**{**one, **_numbers(one, "measured", "promised")}) for one in content["lines"]]
-        drawn = content["figure"]
-        figure = Figure(**{**drawn, "curves": [_curve(one) for one in drawn["curves"]]})
+        figure = Figure(**{**content["figure"], "curves": [_curve(one) for one in content["figure"]["curves"]]})
         named = (content["name"], content["theorem"])
         return Check(*named, lines, figure, content["settings"], float(content["seconds"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -106,13 +121,14 @@ def check(content: Mapping[str, Any]) -> Check:
 
 
 def _numbers(one: Mapping[str, Any], *names: str) -> dict[str, float]:
-    """JSON has null for what is not finite."""
-    return {name: math.nan if one[name] is None else float(one[name]) for name in names}
+    return dict(zip(names, _floats([one[name] for name in names]), strict=True))
 
 
 def _curve(one: Mapping[str, Any]) -> Curve:
-    def floats(values: Sequence[Any] | None) -> list[float] | None:
-        return None if values is None else [math.nan if value is None else float(value) for value in values]
+    low, high = (None if one[name] is None else _floats(one[name]) for name in ("low", "high"))
+    return Curve(one["label"], _floats(one["x"]), _floats(one["y"]), low, high)
 
-    x, y = floats(one["x"]), floats(one["y"])
-    return Curve(one["label"], x or [], y or [], floats(one["low"]), floats(one["high"]))
+
+def _floats(values: Sequence[Any]) -> list[float]:
+    """Convert numbers; JSON has null for those that are not finite."""
+    return [math.nan if value is None else float(value) for value in values]

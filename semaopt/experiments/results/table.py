@@ -1,20 +1,21 @@
-"""What :func:`semaopt.experiments.run` returns: rows to look at, to write down, to hand to pandas."""
+"""Tables that :func:`semaopt.experiments.run` and :func:`semaopt.experiments.tune` return."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from semaopt.experiments.results.model import Finding, Results
 from semaopt.experiments.results.statistics import mean_and_std, number_text
-from semaopt.experiments.sweep.trials import Tuning
+from semaopt.experiments.results.trials import Tuning
+from semaopt.experiments.spec.search import STUDY_STRIDE
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows as dicts with equal keys.
+    """Rows as dictionaries.
 
     >>> table = Table(({"method": "adam", "loss": 0.5}, {"method": "both", "loss": 0.25}))
     >>> print(table.to_markdown())
@@ -28,7 +29,7 @@ class Table:
 
     rows: tuple[dict[str, Any], ...]
     results: Results | None = None
-    """All that was found, curves included."""
+    """The complete results, curves included."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -38,11 +39,11 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """The names of all columns, in their order."""
+        """The names of all columns, in order of appearance."""
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
     def to_markdown(self) -> str:
-        """A table for a README or a notebook."""
+        """Return the table as Markdown."""
         lines = [self.columns, ["---"] * len(self.columns)]
         body = [[_text(row.get(name, "")) for name in self.columns] for row in self.rows]
         head = [f"| {' | '.join(lines[0])} |", f"|{'|'.join(lines[1])}|"]
@@ -52,7 +53,7 @@ class Table:
         return self.to_markdown()
 
     def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame``."""
+        """Return a ``pandas.DataFrame``."""
         try:
             import pandas as pd
         except ModuleNotFoundError as missing:
@@ -60,7 +61,7 @@ class Table:
         return pd.DataFrame(list(self.rows), columns=self.columns)
 
     def summary(self) -> Table:
-        """One row for each method: mean and standard deviation over the seeds."""
+        """Return one row per method: mean and standard deviation over the final runs."""
         found = () if self.results is None else self.results.findings
         return Table(tuple(row for finding in found for row in _summary(finding)), self.results)
 
@@ -70,33 +71,39 @@ def _text(value: Any) -> str:
 
 
 def runs(results: Results) -> Table:
-    """One row for each final run."""
+    """Return a table with one row per final run."""
     return Table(tuple(row for finding in results.findings for row in _runs(finding)), results)
 
 
 def _runs(finding: Finding) -> Iterator[dict[str, Any]]:
-    for final in finding.finals:
-        for seed, run in zip(finding.seeds, final.runs, strict=True):
-            last = {metric: run.last(metric) for metric in finding.spec.metrics}
-            named = {"experiment": finding.name, "method": final.method.name, "seed": seed, "status": run.status}
-            yield {**named, **last, "seconds": run.seconds, **final.values}
+    several = len(finding.studies) > 1
+    for k, first in enumerate(finding.finals):
+        for number, study in enumerate(finding.studies):
+            final = study.finals[k]
+            for seed, run in zip(finding.spec.seeds.final, final.runs, strict=True):
+                named = {"experiment": finding.name, "method": first.method.name}
+                repeated = {"study": number, "seed": number * STUDY_STRIDE + seed} if several else {"seed": seed}
+                last = {metric: run.last(metric) for metric in finding.spec.metrics}
+                yield {**named, **repeated, "status": run.status, **last, "seconds": run.seconds, **final.values}
 
 
 def _summary(finding: Finding) -> Iterator[dict[str, Any]]:
     for final in finding.finals:
         spreads = {}
         for metric in finding.spec.metrics:
-            mean, std = mean_and_std(final.last(metric))
+            mean, std = mean_and_std(finding.ends(final.method.name, metric))
             spreads[metric] = number_text(mean, 4) + (f" ± {number_text(std)}" if math.isfinite(std) else "")
-        yield {"experiment": finding.name, "method": final.method.label, **spreads, **final.values}
+        values = final.values if len(finding.studies) == 1 else {}
+        yield {"experiment": finding.name, "method": final.method.label, **spreads, **values}
 
 
-def trials(experiment: str, metric: str, tuning: Tuning) -> Table:
-    """One row for each tuning trial, best first; ``metric`` is what is tuned for."""
+def trials(experiment: str, metric: str, tunings: Sequence[Tuning]) -> Table:
+    """Return a table with one row per trial of these studies, best first; ``metric`` is the tuning metric."""
     rows = []
-    for method, found in tuning.trials.items():
-        for trial in sorted(found.values(), key=lambda trial: trial.order):
-            named = {"experiment": experiment, "method": method, metric: trial.mean}
-            chosen = {"chosen": trial == tuning.best(method), "pruned": trial.pruned}
-            rows.append({**named, **chosen, **trial.values})
+    for number, tuning in enumerate(tunings):
+        for method, found in tuning.trials.items():
+            for trial in sorted(found.values(), key=lambda trial: trial.order):
+                named = {"experiment": experiment, **({"study": number} if len(tunings) > 1 else {}), "method": method}
+                chosen = {metric: trial.mean, "chosen": trial == tuning.best(method), "pruned": trial.pruned}
+                rows.append({**named, **chosen, **trial.values})
     return Table(tuple(rows))

@@ -1,66 +1,89 @@
-"""What is wrong with a spec that needs more than one key to see."""
+"""Rules of a spec that involve more than one key."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from semaopt.experiments import data, models
-from semaopt.experiments.data.load import find
+from semaopt.experiments import data, models, plugins
+from semaopt.experiments.data.load import find as find_data
+from semaopt.experiments.models.build import VECTORIZED
+from semaopt.experiments.models.build import find as find_model
+from semaopt.experiments.spec import search
 from semaopt.experiments.spec.errors import SHOWN, SpecError, near
-from semaopt.experiments.training import methods, metrics
+from semaopt.experiments.training import algorithms, metrics, objectives
+from semaopt.experiments.training.algorithms import DECAY
+from semaopt.experiments.training.objectives import Objective
 
 if TYPE_CHECKING:
     from semaopt.experiments.spec.schema import Claim, Method, Spec
 
 _MOST_TRIALS = 100_000
-#: Models that are faster as one vectorised model; convolutions and molecules are faster in processes of their own.
-VECTORISED = ("mlp", "logistic")
 
 
-def check(spec: Spec, where: str) -> None:
-    """What needs more than one key to see."""
-    problems = [
-        *_names(spec),
-        *_seeds(spec),
-        *_axes(spec),
-        *(text for k, method in enumerate(spec.methods) for text in _method(spec, method, f"methods[{k}]")),
-    ]
+def validate(spec: Spec, where: str) -> None:
+    """Raise a SpecError that lists everything wrong with a spec whose single keys are valid."""
+    problems = [*_names(spec), *_seeds(spec)]
     if not problems:
-        problems = [*_metrics(spec), *_classes(spec), *_direction(spec), *_budget(spec), *_halving(spec)]
+        objective = objectives.find(spec.loss)
+        problems = [
+            *_vectorize(spec, objective),
+            *_axes(spec),
+            *search.problems(spec),
+            *(text for k, method in enumerate(spec.methods) for text in _method(spec, method, f"methods[{k}]")),
+        ]
+    if not problems:
+        objective = objectives.find(spec.loss)
+        problems = [
+            *_metrics(spec, objective),
+            *_classes(spec),
+            *_direction(spec, objective),
+            *_budget(spec),
+            *_halving(spec),
+        ]
     if problems:
         raise SpecError("\n".join(f"{where}: {text}" for text in problems[:SHOWN]))
 
 
 def _names(spec: Spec) -> Iterator[str]:
-    if spec.data.name not in data.NAMES:
-        yield f"data.name={spec.data.name!r}: unknown data set; {near(spec.data.name, data.NAMES)}"
-    if spec.model.name not in models.NAMES:
-        yield f"model.name={spec.model.name!r}: unknown model; {near(spec.model.name, models.NAMES)}"
-    if spec.together > 1 and spec.model.name not in VECTORISED:
-        known = " and ".join(VECTORISED)
-        yield f"together={spec.together}: only {known} are trained as one; leave it out for {spec.model.name}"
-    if spec.together > 1 and spec.loss not in ("cross_entropy", "auc"):
-        yield f"together={spec.together}: runs with loss = {spec.loss!r} are not trained as one; leave it out"
+    """Names that are unknown, or plug-ins that cannot be used."""
+    given: list[tuple[str, str, str, tuple[str, ...], Callable[[str], Any]]] = [
+        ("data.name", spec.data.name, "data set", data.NAMES, find_data),
+        ("model.name", spec.model.name, "model", models.NAMES, find_model),
+        ("loss", spec.loss, "loss", objectives.NAMES, objectives.find),
+    ]
+    given += [
+        (f"methods[{k}].algorithm", method.algorithm, "algorithm", algorithms.NAMES, algorithms.find)
+        for k, method in enumerate(spec.methods)
+    ]
+    for place, name, kind, known, resolve in given:
+        if not plugins.is_plugin(name):
+            if name not in known:
+                yield f"{place}={name!r} is an unknown {kind}. {near(name, known)}."
+            continue
+        try:
+            resolve(name)
+        except plugins.PluginError as error:
+            yield f"{place}: {error}"
     names = [method.name for method in spec.methods]
-    for name in {name for name in names if names.count(name) > 1}:
-        yield f"methods: {name!r} is there twice; every method needs a name of its own"
+    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+        yield f"methods: the name {name!r} is used twice. Give every method its own name."
     yield from _claim(spec.claim, names)
 
 
 def _claim(claim: Claim, names: list[str]) -> Iterator[str]:
     if claim.order and claim.beats:
-        yield "claim: has both an order and beats; the claim is one of them"
+        yield "claim has both order and beats. Keep one of them."
     for name, others in claim.beats.items():
         for one in (name, *others):
             if one not in names:
-                yield f"claim.beats: {one!r} is no method; {near(one, names)}"
+                yield f"claim.beats: {one!r} is not a method. {near(one, names)}."
         if name in others:
-            yield f"claim.beats: {name!r} cannot beat itself; leave it out"
+            yield f"claim.beats: {name!r} cannot beat itself. Remove it from its own list."
     for name in claim.order:
         if name not in names:
-            yield f"claim.order: {name!r} is no method; {near(name, names)}"
+            yield f"claim.order: {name!r} is not a method. {near(name, names)}."
 
 
 def _seeds(spec: Spec) -> Iterator[str]:
@@ -68,181 +91,187 @@ def _seeds(spec: Spec) -> Iterator[str]:
     for name in ("tuning", "final"):
         listed = getattr(seeds, name)
         if len(set(listed)) < len(listed):
-            yield f"seeds.{name}={listed}: has a seed twice; every run needs its own"
+            yield f"seeds.{name}={listed} has a seed twice. Use every seed once."
     both = sorted(set(seeds.tuning) & set(seeds.final))
     if both:
-        yield f"seeds: {both} are tuning and final seeds; what a seed chose it must not judge: take others"
+        yield f"seeds: {both} are both tuning and final seeds, which biases the final results. Use other final seeds."
     if spec.tuning is not None and not seeds.tuning:
-        yield "seeds.tuning: is empty, but there is a [tuning]; give at least one seed"
+        yield "seeds.tuning is empty, but the spec has a [tuning] table. Give at least one tuning seed."
+
+
+def _vectorize(spec: Spec, objective: type[Objective]) -> Iterator[str]:
+    if spec.vectorize == 1:
+        return
+    if spec.model.name not in VECTORIZED:
+        known = " and ".join(VECTORIZED)
+        yield f"vectorize={spec.vectorize}: only {known} can be vectorized, not {spec.model.name}. Remove it."
+    if not objective.vectorizes:
+        yield f"vectorize={spec.vectorize}: runs with loss = {spec.loss!r} cannot be vectorized. Remove it."
 
 
 def _axes(spec: Spec) -> Iterator[str]:
-    """Shared axes that no method has, and those that are to grow and are none."""
+    """Shared axes that no method takes, and axes that cannot be extended."""
     if spec.tuning is None:
         return
-    taken = frozenset[str]().union(*(methods.KINDS[method.algorithm].takes for method in spec.methods))
+    taken = frozenset[str]().union(*(algorithms.find(method.algorithm).takes for method in spec.methods))
     for name in spec.tuning.grid:
         if name not in taken:
-            yield f"tuning.grid.{name}: no method here has such a hyper-parameter; {near(name, taken)}"
+            yield f"tuning.grid.{name}: no method of this spec has this hyper-parameter. {near(name, taken)}."
     for name in spec.tuning.extend:
         values = spec.tuning.grid.get(name, [])
         numbers = [float(value) for value in values if isinstance(value, (int, float)) and value > 0]
         if name not in spec.tuning.grid:
-            hint = near(name, spec.tuning.grid) if spec.tuning.grid else "add it there"
-            yield f"tuning.extend: {name!r} is no axis of tuning.grid; {hint}"
+            hint = near(name, spec.tuning.grid) if spec.tuning.grid else "Add it there"
+            yield f"tuning.extend: {name!r} is not an axis of tuning.grid. {hint}."
         elif len(values) < 2 or len(numbers) < len(values) or numbers != sorted(set(numbers)):
-            yield f"tuning.extend: {name!r} must be a shared axis of at least two rising positive numbers to grow"
+            rule = "only axes with at least two increasing positive numbers can be extended"
+            yield f"tuning.extend: {name!r} has the values {values}; {rule}. Change the values, or do not extend it."
 
 
 def _method(spec: Spec, method: Method, place: str) -> Iterator[str]:
-    kind = methods.KINDS[method.algorithm]
-    if kind.loss != spec.loss:
-        fitting = [name for name, kind in methods.KINDS.items() if kind.loss == spec.loss]
-        yield f"{place}.algorithm={method.algorithm!r}: is not for loss = {spec.loss!r}; take {', '.join(fitting)}"
+    info, objective = algorithms.find(method.algorithm), objectives.find(spec.loss)
+    if not objective.admits(info):
+        fitting = [name for name in algorithms.NAMES if objective.admits(algorithms.find(name))]
+        text = f"{place}.algorithm={method.algorithm!r} is for {info.problem} problems"
+        yield f"{text}; loss = {spec.loss!r} is a {objective.problem} problem. Use {', '.join(fitting)}."
         return
-    if method.decays and kind.staged:
-        yield f"{place}.decays={method.decays}: {method.algorithm} has stages of its own; leave it out"
+    if method.decays and info.staged:
+        yield f"{place}.decays={method.decays}: {method.algorithm} has stages of its own. Remove decays."
     given: list[tuple[str, Mapping[str, Any]]] = [
         ("options", method.options),
         ("grid", method.grid),
-        ("finer", method.finer),
+        ("multipliers", method.multipliers),
     ]
     unknown = [
-        (f"{place}.{table}.{name}", name) for table, values in given for name in values if name not in kind.takes
+        (f"{place}.{table}.{name}", name)
+        for table, values in given
+        for name in values
+        if name not in info.takes and not info.any_name
     ]
     for where, name in unknown:
-        yield f"{where}: {method.algorithm} has no such hyper-parameter; {near(name, kind.takes)}"
-    idle = [] if method.decays or kind.staged else list(_idle(spec, method, given, place))
-    yield from idle
-    if not unknown and not idle:
+        yield f"{where}: {method.algorithm} has no such hyper-parameter. {near(name, info.takes)}."
+    unused = [] if method.decays or info.staged else list(_unused_decay(spec, method, given, place))
+    yield from unused
+    if not unknown and not unused:
         yield from _values(spec, method, place)
 
 
-def _idle(spec: Spec, method: Method, given: list[tuple[str, Mapping[str, Any]]], place: str) -> Iterator[str]:
-    """Values that say how a method decays which decays nothing: most likely ``decays`` was forgotten."""
-    takes = methods.KINDS[method.algorithm].takes
-    add = "add decays = ['lr']" + (", ['gamma'] or ['lr', 'gamma']" if "beta" in takes else "")
-    own = [(table, name) for table, values in given for name in values if name in methods.DECAY]
+def _unused_decay(spec: Spec, method: Method, given: list[tuple[str, Mapping[str, Any]]], place: str) -> Iterator[str]:
+    """Decay values of a method without decays: ``decays`` was probably forgotten."""
+    takes = algorithms.find(method.algorithm).takes
+    add = "Add decays = ['lr']" + (", ['gamma'] or ['lr', 'gamma']" if "beta" in takes else "")
+    own = [(table, name) for table, values in given for name in values if name in DECAY]
     for table, name in own:
-        yield f"{place}.{table}.{name}: says how to decay, and {method.name} decays nothing; {add}, or leave it out"
+        yield f"{place}.{table}.{name} describes a decay, but {method.name} decays nothing. {add}, or remove it."
     shared = {} if spec.tuning is None else spec.tuning.grid
-    for name in sorted((methods.DECAY & takes & shared.keys()) - {name for _, name in own}):
-        text = f"{place}: tuning.grid.{name} says how to decay, and {method.name} decays nothing"
-        yield f"{text}; {add}, or move the axis to the grids of the methods that decay"
+    for name in sorted((DECAY & takes & shared.keys()) - {name for _, name in own}):
+        text = f"{place}: tuning.grid.{name} describes a decay, but {method.name} decays nothing"
+        yield f"{text}. {add}, or move the axis to the grids of the methods that decay."
 
 
 def _values(spec: Spec, method: Method, place: str) -> Iterator[str]:
-    """Every value of every axis, on a model of one number."""
-    axes = axes_of(spec, method)
+    """Errors of the algorithm itself for any value of any axis, tried on a few numbers."""
+    axes = {**search.axes_of(spec, method), **search.ranges_of(spec, method)}
     empty = [name for name, values in axes.items() if not values]
     for name in empty:
-        yield f"{place}: the axis {name!r} is empty; give it a value"
+        yield f"{place}: the axis {name!r} is empty. Give it at least one value."
     if empty:
         return
     first = {name: values[0] for name, values in axes.items()}
-    needed = methods.needed(method.algorithm, bool(method.decays)) - {*method.options, *axes}
+    needed = algorithms.find(method.algorithm).needed(method.decays) - {*method.options, *axes}
     if needed:
-        yield f"{place}: has no {', '.join(sorted(needed))}; fix it in options, or tune it in a grid"
+        yield f"{place}: {', '.join(sorted(needed))} is missing. Set it in options, or tune it in a grid."
         return
+    project = objectives.find(spec.loss).projection()
     for name, values in {"": [None], **axes}.items():
         for value in values:
             point = {**first, **({name: value} if name else {})}
             try:
-                methods.try_out(method.algorithm, method.decays, {**method.options, **point})
+                algorithms.validate(method.algorithm, method.decays, {**method.options, **point}, project)
             except (ValueError, TypeError, OverflowError) as error:
                 yield f"{place}: {str(error)[:300]}"
                 return
 
 
-def axes_of(spec: Spec, method: Method) -> dict[str, list[Any]]:
-    """What is tuned for a method: the shared axes that it takes and does not fix, and its own."""
-    if spec.tuning is None:
-        return dict(method.grid)
-    takes = methods.KINDS[method.algorithm].takes
-    axes: dict[str, list[Any]] = {
-        name: values for name, values in spec.tuning.grid.items() if name in takes and name not in method.options
-    }
-    for name, multiples in method.finer.items():
-        if all(methods.is_number(value) for value in axes.get(name, [])):
-            axes[name] = [methods.rounded(value * by) for value in axes.get(name, []) for by in multiples]
-    return {**axes, **method.grid}
-
-
-def _metrics(spec: Spec) -> Iterator[str]:
-    known = metrics.names(spec.loss)
+def _metrics(spec: Spec, objective: type[Objective]) -> Iterator[str]:
+    known = objective.metric_names()
     for k, name in enumerate(spec.metrics):
         if name not in known or name.startswith("valid_"):
             usable = [one for one in known if not one.startswith("valid_")]
-            hint = near(name, usable)
-            yield f"metrics[{k}]={name!r}: is not measured in final runs with loss = {spec.loss!r}; {hint}"
+            text = f"metrics[{k}]={name!r} is not measured in final runs with loss = {spec.loss!r}"
+            yield f"{text}. {near(name, usable)}."
     if spec.claim.metric not in spec.metrics:
-        yield f"claim.metric={spec.claim.metric!r}: is not recorded; {near(spec.claim.metric, spec.metrics)}"
+        text = f"claim.metric={spec.claim.metric!r} is not among the recorded metrics"
+        yield f"{text}. {near(spec.claim.metric, spec.metrics)}."
     if spec.tuning is not None:
-        # The training part of "cleaning" is measured with its true labels, which are what is looked for.
-        parts = {"valid_": "validation"} | ({} if spec.loss == "cleaning" else {"train_": "training"})
-        seen = [name for name in known if name.startswith(tuple(parts))]
+        parts = objective.tuning_parts
+        seen = [name for name in known if name.startswith(tuple(f"{part}_" for part in parts))]
         if spec.tuning.metric not in seen:
-            where = " or the ".join(parts.values())
-            hint = near(spec.tuning.metric, seen)
-            yield f"tuning.metric={spec.tuning.metric!r}: must be measured on the {where} part; {hint}"
+            where = " or ".join({"valid": "validation", "train": "training"}[part] for part in parts)
+            text = f"tuning.metric={spec.tuning.metric!r} is not a metric of the {where} part"
+            yield f"{text}. {near(spec.tuning.metric, seen)}."
 
 
 def _classes(spec: Spec) -> Iterator[str]:
-    """The AUC of more than two classes. (The losses that need two have their own check, of the data.)"""
-    classes = find(spec.data.name).classes
-    if spec.loss != "cross_entropy" or spec.data.binary or classes == 2:
+    """Binary metrics of data with more classes; the data themselves are validated before the first run."""
+    classes = find_data(spec.data.name).classes
+    if spec.data.binary or classes in (2, None) or objectives.find(spec.loss).two_classes:
         return
     asked = {f"metrics[{k}]": name for k, name in enumerate(spec.metrics)}
     if spec.tuning is not None:
         asked["tuning.metric"] = spec.tuning.metric
     for place, name in asked.items():
         part, _, what = name.partition("_")
-        if what == "auc":
-            yield (
-                f"{place}={name!r}: is of two classes, and {spec.data.name} has {classes}; set data.binary = true, or "
-                f"take {part}_accuracy or {part}_loss"
-            )
+        if what in metrics.OF_SCORES and metrics.OF_SCORES[what].binary:
+            text = f"{place}={name!r} is defined for two classes, but {spec.data.name} has {classes}"
+            yield f"{text}. Set data.binary = true, or use {part}_accuracy or {part}_loss."
 
 
-def _direction(spec: Spec) -> Iterator[str]:
-    if spec.tuning is None or spec.tuning.metric not in metrics.names(spec.loss):
+def _direction(spec: Spec, objective: type[Objective]) -> Iterator[str]:
+    if spec.tuning is None or spec.tuning.metric not in objective.metric_names():
         return
     metric, given = spec.tuning.metric, spec.tuning.direction
     best, better = ("maximize", "higher") if metrics.is_share(metric) else ("minimize", "lower")
     if given != best:
-        yield f"tuning.direction={given!r}: a {better} {metric} is better; write direction = {best!r}"
+        yield f"tuning.direction={given!r} is wrong: a {better} {metric} is better. Write direction = {best!r}."
 
 
 def _halving(spec: Spec) -> Iterator[str]:
-    first = None if spec.tuning is None else spec.tuning.first_look
+    first = None if spec.tuning is None else spec.tuning.first_rung
     if spec.tuning is None or first is None:
         return
     if spec.tuning.pruner != "halving":
-        yield f"tuning.first_look={first}: only successive halving looks; add pruner = 'halving', or leave it out"
+        text = f"tuning.first_rung={first} applies to successive halving only"
+        yield f"{text}. Add pruner = 'halving', or remove first_rung."
     elif first >= spec.epochs:
         remedy = max(1, spec.epochs // 4)
-        yield f"tuning.first_look={first}: must come before the last epoch, {spec.epochs}; try {remedy}"
+        yield f"tuning.first_rung={first} must be less than epochs = {spec.epochs}. Try {remedy}."
 
 
 def _budget(spec: Spec) -> Iterator[str]:
     if spec.tuning is None:
-        tuned = [method.name for method in spec.methods if method.grid or method.finer]
+        tuned = [method.name for method in spec.methods if method.grid or method.multipliers]
         if tuned:
-            yield f"methods: {', '.join(tuned)} have a grid, but there is no [tuning]; add one, or fix the values"
+            text = f"methods: {', '.join(tuned)} have a grid, but the spec has no [tuning] table"
+            yield f"{text}. Add one, or move the values to options."
         return
     sizes = {
-        method.name: math.prod(len(values) for values in axes_of(spec, method).values()) for method in spec.methods
+        method.name: math.prod(len(values) for values in search.axes_of(spec, method).values())
+        for method in spec.methods
     }
     if max(sizes.values()) > _MOST_TRIALS and spec.tuning.sampler == "grid":
-        yield f"tuning.grid: has {max(sizes.values())} points; take fewer, or sampler = 'tpe' with a budget"
-    elif spec.tuning.sampler == "tpe":
+        text = f"tuning.grid has {max(sizes.values())} points, more than {_MOST_TRIALS}"
+        yield f"{text}. Use fewer values, or sampler = 'tpe' with a budget."
+    elif spec.tuning.sampler != "grid":
         if spec.tuning.budget is None:
-            yield "tuning.budget: is missing; sampler = 'tpe' needs the number of trials for each method"
+            text = f"tuning.budget is missing: sampler = {spec.tuning.sampler!r} needs the number of trials per method"
+            yield f"{text}. Try budget = 20."
     elif spec.tuning.budget is not None:
-        yield f"tuning.budget={spec.tuning.budget}: a grid is tried whole; leave it out, or take sampler = 'tpe'"
+        text = f"tuning.budget={spec.tuning.budget}: a grid is always searched completely"
+        yield f"{text}. Remove the budget, or use sampler = 'tpe'."
     elif len(set(sizes.values())) > 1:
         listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
         yield (
-            f"tuning: the grids have unequal numbers of trials ({listed}); every method must be tried as often: refine "
-            "an axis with 'finer', or take sampler = 'tpe' with a budget"
+            f"tuning: the methods have unequal numbers of trials ({listed}), which is unfair. Add values "
+            "to an axis with 'multipliers', or use sampler = 'tpe' with a budget."
         )

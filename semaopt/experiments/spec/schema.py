@@ -1,7 +1,7 @@
-"""What an experiment is: one TOML file, checked before anything runs.
+"""The schema of an experiment: one TOML file that is validated before anything runs.
 
-A file has the protocol at the paper's scale; a table under ``[scales]`` says what differs at another scale. Methods are
-overridden by their name: ``[scales.quick.methods.adam]``.
+A file contains the protocol at the paper's scale. A table under ``[scales]`` holds what differs at another scale;
+methods are overridden by name: ``[scales.quick.methods.adam]``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from semaopt.experiments.data.settings import Data
 from semaopt.experiments.models.settings import Model
 from semaopt.experiments.settings import Seed, Settings, Value
 from semaopt.experiments.spec.errors import SpecError, explain
-from semaopt.experiments.spec.rules import check
+from semaopt.experiments.spec.rules import validate
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -31,64 +31,88 @@ _LARGEST = 2**20  # bytes of a file
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$")]
 Text = Annotated[str, Field(max_length=4000)]
 
-_Minimizing = Literal["ASA"]
-_MinMax = Literal["PDAda", "PDSM", "SGDA", "EpochSGDA", "PESSGDA", "PESAdaGrad", "PESG"]
-_Beyond = Literal["SMB", "SOBA", "StocBiO", "TTSA", "BSA", "SCMA"]
-
 
 class Seeds(Settings):
-    """Of the tuning and of the final runs; none is both."""
+    """The seeds of the tuning runs and of the final runs; no seed is in both."""
 
     tuning: list[Seed] = Field(default_factory=list)
     final: list[Seed] = Field(min_length=1, max_length=1000)
+    rerank: list[Seed] = Field(default_factory=list)
+    """Additional seeds that rank the best quarter of the trials again; the winner is selected from that quarter."""
 
 
 class Method(Settings):
-    """An algorithm with its fixed hyper-parameters, what it decays, and what is tuned for it alone."""
+    """An algorithm with its fixed hyper-parameters, its decays, and the axes that are tuned for it alone."""
 
     name: Name
     label: Annotated[str, Field(min_length=1, max_length=80)]
-    algorithm: Literal[_Minimizing, _MinMax, _Beyond]
+    algorithm: str
+    """An algorithm of the package, a class of torch.optim, or ``"package.module:name"``."""
     decays: list[Literal["lr", "gamma"]] = Field(default_factory=list)
-    """What is multiplied by ``factor`` every ``every`` epochs. The methods with stages of their own need none."""
+    """Rates that are multiplied by ``factor`` every ``every`` epochs. Methods with stages of their own need none."""
+    family: str | None = None
+    """The entry of ``tuning.families`` whose ranges the method uses."""
+    contains: list[str] = Field(default_factory=list)
+    """Methods that are special cases of this one: its search space must contain theirs."""
     options: dict[str, Value] = Field(default_factory=dict)
     grid: dict[str, list[Value]] = Field(default_factory=dict)
-    finer: dict[str, list[float]] = Field(default_factory=dict)
-    """Multiples of each value of an axis that all methods share: gives a method with fewer axes as many trials."""
+    multipliers: dict[str, list[float]] = Field(default_factory=dict)
+    """Multiples of each value of a shared axis, so that a method with fewer axes gets equally many trials."""
+
+
+Range = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2, max_length=2)]
+"""The lowest and the highest value of an axis."""
+
+
+class Family(Settings):
+    """Search ranges of a group of methods; they replace shared ranges of the same name."""
+
+    ranges: dict[str, Range]
 
 
 class Tuning(Settings):
-    """How hyper-parameters are chosen, alike for every method, never by the test part."""
+    """The choice of hyper-parameters: the same procedure for every method, never by the test part."""
 
     metric: str
-    """On the validation part; on the training part where the claim is about that."""
+    """On the validation part, or on the training part if the claim is about training."""
     direction: Literal["minimize", "maximize"]
     grid: dict[str, list[Value]] = Field(default_factory=dict)
-    """The axes that all methods with such a hyper-parameter share."""
-    sampler: Literal["grid", "tpe"] = "grid"
+    """Axes shared by all methods that have the hyper-parameter."""
+    ranges: dict[str, Range] = Field(default_factory=dict)
+    """Axes that ``sampler = "sobol"`` searches between two numbers on a logarithmic scale."""
+    families: dict[str, Family] = Field(default_factory=dict)
+    """Ranges for groups of methods, for instance plain and adaptive ones; see ``Method.family``."""
+    sampler: Literal["grid", "tpe", "sobol"] = "grid"
+    """All combinations, tree-structured Parzen estimators, or scrambled Sobol points.
+
+    Each study and each data set has its own scrambling; methods that share an axis share their coordinates on it.
+    """
     budget: int | None = Field(default=None, ge=1, le=100_000)
-    """Trials for each method; a grid has as many as it has points."""
+    """Trials per method; with ``sampler = "grid"`` the number of grid points."""
     extend: list[str] = Field(default_factory=list)
-    """Axes that grow by a value, for all methods, while the best value of one lies on the edge."""
+    """Axes that grow by one value, for all methods, while the best value of one method lies on the edge."""
     rounds: int = Field(default=2, ge=0, le=20)
-    """How often they may."""
+    """The largest number of extensions."""
     pruner: Literal["none", "halving"] = "none"
-    first_look: int | None = Field(default=None, ge=1, le=100_000)
-    """The epoch after which halving first gives trials up; else a sixteenth of all. Early values may mislead it."""
+    first_rung: int | None = Field(default=None, ge=1, le=100_000)
+    """The epoch of the first pruning, by default a sixteenth of all epochs.
+
+    Trials are never pruned before the last epoch at which a rate of any method can decay.
+    """
     seed: Seed = 0
 
 
 class Claim(Settings):
-    """What the paper says, or we expect of a recorded metric: an order of methods, or who beats whom."""
+    """A statement about a recorded metric: an order of methods, or pairs of which one beats the other."""
 
     text: Text
     metric: str
     order: list[str] = Field(default_factory=list)
-    """From the worst to the best: each is better than all before it."""
+    """From worst to best: each method is better than all before it."""
     beats: dict[str, list[str]] = Field(default_factory=dict)
-    """Each method with those that it is better than, where the claim is no order."""
+    """Each method with the methods that it beats; for claims that are not an order."""
     source: Literal["paper", "ours"] = "paper"
-    """Who says so."""
+    """Who makes the claim."""
 
 
 class Spec(Settings):
@@ -99,7 +123,8 @@ class Spec(Settings):
     about: Text = ""
     scale: str = "paper"
     claim: Claim
-    loss: Literal["cross_entropy", "auc", "cleaning", "average_precision"]
+    loss: str
+    """An objective of the package, or ``"package.module:name"``."""
     batch: int = Field(ge=1)
     epochs: int = Field(ge=1, le=100_000)
     metrics: list[str] = Field(min_length=1)
@@ -108,21 +133,32 @@ class Spec(Settings):
     seeds: Seeds
     methods: list[Method] = Field(min_length=1, max_length=100)
     tuning: Tuning | None = None
-    together: int = Field(default=1, ge=1, le=1000)
-    """Settings of one method that are trained at once as one vectorised model, each from all seeds; 1: one by one."""
+    vectorize: int = Field(default=1, ge=1, le=1000)
+    """Settings of one method that are trained as one vectorized model, each from all seeds; 1 trains runs one by one.
+
+    Algorithms that cannot be vectorized are trained one by one.
+    """
+
+    studies: int = Field(default=1, ge=1, le=100)
+    """Independent repetitions of tuning and final runs, each with its own points, seeds and splits of the data.
+
+    With several studies, intervals are over studies; with one, over seeds.
+    """
+    final_epochs: int = Field(default=3, ge=1, le=1000)
+    """Comparisons use the mean over this many last epochs of a run."""
 
     def method(self, name: str) -> Method:
-        """The method of this name."""
+        """Return the method of this name."""
         return {method.name: method for method in self.methods}[name]
 
 
 def shipped() -> list[str]:
-    """The names of the specs that come with the package."""
+    """Return the names of the specs in the package."""
     return sorted(path.stem for path in FIGURES.glob("*.toml"))
 
 
 def find(source: str | Path) -> Path:
-    """The file of a path, or of the name of a shipped spec."""
+    """Return the file of a path or of the name of a shipped spec."""
     path = Path(source)
     if str(source) in shipped() and not path.exists():
         return FIGURES / f"{source}.toml"
@@ -130,11 +166,11 @@ def find(source: str | Path) -> Path:
 
 
 def load(source: str | Path, scale: str | None = None) -> Spec:
-    """Read and check a spec.
+    """Read and validate a spec.
 
     Args:
-        source: a file, or the name of a shipped one.
-        scale: one of the file's ``[scales]``; by default the file as it stands, which is the scale ``paper``.
+        source: a file, or the name of a shipped spec.
+        scale: one of the file's ``[scales]``; by default the top level of the file, which is the scale ``paper``.
 
     >>> load("figure1-digits", scale="quick").epochs
     30
@@ -143,12 +179,12 @@ def load(source: str | Path, scale: str | None = None) -> Spec:
     raw = _read(path)
     scales = raw.pop("scales", {})
     if not isinstance(scales, dict) or not all(isinstance(table, dict) for table in scales.values()):
-        raise SpecError(f"{path}: scales: must hold tables; write [scales.quick] and what differs there")
+        raise SpecError(f"{path}: scales must hold tables. Write [scales.quick] and below it what differs there.")
     if scale not in (None, "paper", *scales):
         known = ", ".join(dict.fromkeys([*scales, "paper"]))
-        raise SpecError(f"{path}: scale {scale!r} is unknown; there is: {known} (the file as it stands)")
+        raise SpecError(f"{path}: scale {scale!r} is unknown. Known: {known} (the top level of the file).")
     found = build({"name": path.stem, **raw}, path)
-    for name, table in scales.items():  # all are checked, so that a mistake shows before its scale is wanted
+    for name, table in scales.items():  # validate all scales, so that mistakes show before a scale is used
         merged = merge({"name": path.stem, **raw}, table, f"{path}: scales.{name}")
         at_scale = build({**merged, "scale": name}, path, f" (at scale {name})")
         found = at_scale if name == scale else found
@@ -156,12 +192,12 @@ def load(source: str | Path, scale: str | None = None) -> Spec:
 
 
 def build(raw: Mapping[str, Any], path: str | Path = "spec", where: str = "") -> Spec:
-    """A spec from plain values."""
+    """Build and validate a spec from plain values."""
     try:
         spec = Spec.model_validate(raw)
     except ValidationError as error:
         raise SpecError(explain(error, Spec, f"{path}{where}")) from error
-    check(spec, f"{path}{where}")
+    validate(spec, f"{path}{where}")
     return spec
 
 
@@ -172,26 +208,26 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         why = error.strerror if isinstance(error, OSError) else error
         raise SpecError(
-            f"{path}: cannot be read ({why}); give a file, or a shipped spec: {', '.join(shipped())}"
+            f"{path}: cannot be read ({why}). Give a file or the name of a shipped spec: {', '.join(shipped())}."
         ) from error
     if len(data) > _LARGEST:
-        raise SpecError(f"{path}: is larger than {_LARGEST} bytes, so it is no spec; a spec has some 50 lines")
+        raise SpecError(f"{path}: is larger than {_LARGEST} bytes. A spec is a TOML file of about 50 lines.")
     try:
         return tomllib.loads(data.decode())
     except RecursionError as error:
-        raise SpecError(f"{path}: is nested too deeply; a spec has tables of tables at most") from error
+        raise SpecError(f"{path}: is nested too deeply. A spec has at most tables of tables.") from error
     except ValueError as error:  # not TOML, or not UTF-8
-        raise SpecError(f"{path}: is not TOML: {error}") from error
+        raise SpecError(f"{path}: is not TOML ({error}). Correct the syntax there.") from error
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any], place: str = "spec") -> dict[str, Any]:
-    """``base`` with the values of ``over``: tables key by key, methods by name, all else replaced."""
+    """Return ``base`` updated by ``over``: tables key by key, methods by name, everything else replaced."""
     merged = copy.deepcopy(dict(base))
     for key, value in over.items():
         if key == "methods" and isinstance(value, dict):
             merged[key] = _merge_methods(merged.get(key), value, place)
         elif key in _TABLES and isinstance(value, dict) and isinstance(merged.get(key), dict):
-            other_model = key == "model" and "name" in value  # has other options
+            other_model = key == "model" and "name" in value  # the options of another model do not apply
             merged[key] = dict(value) if other_model else merge(merged[key], value, f"{place}.{key}")
         else:
             merged[key] = copy.deepcopy(value)
@@ -203,10 +239,10 @@ _TABLES = ("data", "model", "seeds", "tuning", "claim", "grid", "options")
 
 def _merge_methods(methods: Any, over: Mapping[str, Any], place: str) -> Any:
     if not isinstance(methods, list) or not all(isinstance(method, dict) for method in methods):
-        return methods  # its own error will be told
+        return methods  # the validation of the merged values reports it
     names = [method.get("name") for method in methods]
     for name, table in over.items():
         if name not in names or not isinstance(table, dict):
             known = ", ".join(map(str, names))
-            raise SpecError(f"{place}.methods.{name}: must be a table that names a method; there is: {known}")
+            raise SpecError(f"{place}.methods.{name}: must be a table with the name of a method. Known: {known}.")
     return [merge(method, over.get(str(method.get("name")), {}), place) for method in methods]

@@ -1,4 +1,4 @@
-"""The state of a run that is under way: whole or not there, checked when read, the one before it kept."""
+"""Checkpoints of unfinished units: written atomically, verified when read, with one older copy."""
 
 from __future__ import annotations
 
@@ -12,22 +12,27 @@ from typing import Any
 
 import torch
 
-from semaopt.experiments.files import OutputError, remove_parts, write_whole
+from semaopt.experiments.files import OutputError, remove_partial_files, write_output
 
 _MAGIC = b"semaopt checkpoint 1\n"
-_SUM = 64  # hexadecimal digits of a SHA-256
+_DIGITS = 64  # of a SHA-256 in hexadecimal
 
 
 class Checkpoint:
-    """Two files for one unit of work: the newest state, and the one before it for the case that it is damaged.
+    """The newest state of one unit, and the state before it in case the newest file is damaged.
 
-    A file is a line that says what it is, the SHA-256 of the rest, and the rest as ``torch.save`` wrote it. It is read
-    with ``weights_only=True``: what lies in an output folder is never run.
+    A file consists of a header line, the SHA-256 of the payload, and the payload written by ``torch.save``. It is read
+    with ``weights_only=True``: files of an output folder are never executed.
+
+    Args:
+        folder: the folder of checkpoints.
+        key: identifies the unit.
+        every: seconds between two saves.
 
     >>> import tempfile
-    >>> kept = Checkpoint(Path(tempfile.mkdtemp()), "a" * 64)
-    >>> kept.save({"epoch": 3, "x": torch.ones(2)})
-    >>> kept.load()["epoch"], kept.notes
+    >>> checkpoint = Checkpoint(Path(tempfile.mkdtemp()), "a" * 64)
+    >>> checkpoint.save({"epoch": 3, "x": torch.ones(2)})
+    >>> checkpoint.load()["epoch"], checkpoint.notes
     (3, [])
     """
 
@@ -39,39 +44,40 @@ class Checkpoint:
         self.notes: list[str] = []
 
     def due(self) -> bool:
-        """Whether ``every`` seconds have passed since the last state was saved."""
+        """Return whether ``every`` seconds have passed since the last save."""
         return time.monotonic() - self._saved >= self.every
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write a new state; whoever is killed meanwhile leaves one that can be read."""
-        write_whole(self.newest, pack({"key": self.key, "state": state}), before=self.previous)
+        """Write a state; a process killed meanwhile leaves a readable one."""
+        write_output(self.newest, pack({"key": self.key, "state": state}), backup=self.previous)
         self._saved = time.monotonic()
 
     def load(self) -> dict[str, Any] | None:
-        """The newest state that is whole, or None; what is damaged is said in :attr:`notes`."""
+        """Return the newest intact state, or None; damaged files are reported in :attr:`notes`."""
         for path in (self.newest, self.previous):
             try:
                 content = path.read_bytes()
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise OutputError(f"{path}: cannot be read ({error.strerror}); choose another --out") from error
+                raise OutputError(f"{path} cannot be read ({error.strerror}). Choose another --out.") from error
             found = unpack(content)
             if found is not None and found.get("key") == self.key and isinstance(found.get("state"), dict):
                 return dict(found["state"])
-            after = "the one before it is used" if path == self.newest and self.previous.exists() else "it starts anew"
-            self.notes.append(f"checkpoint {path.name} is damaged; {after}")
+            older = path == self.newest and self.previous.exists()
+            action = "resuming from the one before it" if older else "training starts from scratch"
+            self.notes.append(f"checkpoint {path.name} is damaged; {action}")
         return None
 
     def remove(self) -> None:
-        """The run is in the store."""
+        """Delete the files; the result of the run is in the store."""
         for path in (self.newest, self.previous):
             path.unlink(missing_ok=True)
-        remove_parts(self.newest)
+        remove_partial_files(self.newest)
 
 
 def pack(value: dict[str, Any]) -> bytes:
-    """Plain values and tensors as bytes that can be checked."""
+    """Serialize plain values and tensors with a checksum."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     payload = buffer.getvalue()
@@ -79,8 +85,8 @@ def pack(value: dict[str, Any]) -> bytes:
 
 
 def unpack(content: bytes) -> dict[str, Any] | None:
-    """What :func:`pack` packed, or None if it is not all there."""
-    head, payload = content[: len(_MAGIC) + _SUM], content[len(_MAGIC) + _SUM :]
+    """Return the value that :func:`pack` serialized, or None if the content is damaged."""
+    head, payload = content[: len(_MAGIC) + _DIGITS], content[len(_MAGIC) + _DIGITS :]
     if head != _MAGIC + hashlib.sha256(payload).hexdigest().encode():
         return None
     try:
@@ -88,6 +94,6 @@ def unpack(content: bytes) -> dict[str, Any] | None:
     except (
         *(RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError, EOFError, OSError),
         *(MemoryError, OverflowError, struct.error, pickle.UnpicklingError),
-    ):  # a right sum of something else: whatever torch's reader makes of it
+    ):  # the checksum matches, but the payload is not a checkpoint
         return None
     return found if isinstance(found, dict) else None

@@ -1,26 +1,37 @@
-"""What ``semaopt reproduce`` consists of: all checks, and all shipped specs whose data are there."""
+"""The parts of ``semaopt reproduce``: all theorem checks and all shipped specs whose data are available."""
 
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import dataclass
 
 from semaopt import checks
 from semaopt.experiments.data import DataError
 from semaopt.experiments.data.files import root_folder
 from semaopt.experiments.data.load import find
 from semaopt.experiments.spec.schema import Spec, load, shipped
-from semaopt.experiments.sweep.theorems import Parts
-from semaopt.experiments.training import libauc
+from semaopt.experiments.training import algorithms
 
 SCALES = ("quick", "small", "paper")
 CHECKS = "checks"
-#: The order of the page: the paper's figures, then what is beyond it.
+#: Groups of specs in the order of the report: the paper's figures first.
 GROUPS = ("figure1", "figure2", "figure3", "stability", "peers", "bilevel", "compositional")
 _MOLECULES = ("bbbp", "bace")
 
 
+@dataclass(frozen=True)
+class Parts:
+    """The specs and theorem checks of a reproduction, and notes about what was skipped."""
+
+    specs: tuple[Spec, ...]
+    checks: tuple[str, ...] = ()
+    quick: bool = True
+    """Whether to run the short versions of the checks."""
+    notes: tuple[str, ...] = ()
+
+
 def figures() -> list[str]:
-    """All shipped specs, in the order of the page."""
+    """Return the names of all shipped specs in the order of the report."""
     return sorted(shipped(), key=lambda name: (GROUPS.index(_group(name)), name))
 
 
@@ -29,32 +40,34 @@ def _group(name: str) -> str:
 
 
 def names() -> list[str]:
-    """What ``--only`` takes."""
+    """Return the valid values of ``--only``."""
     return [CHECKS, *GROUPS, *figures()]
 
 
 def select(scale: str, only: str | None = None) -> Parts:
-    """The checks and the specs; those without their data are left out, unless they are asked for by name."""
+    """Return the checks and specs to run.
+
+    Specs whose data or packages are missing are skipped with a note; one that ``only`` names raises an error.
+    """
     wanted = [name for name in figures() if only in (None, name, _group(name))]
     specs = [load(name, scale) for name in wanted]
-    lacking = {spec.name: command for spec in specs if (command := _remedy(spec)) is not None}
-    if only in lacking:
-        raise DataError(f"{only}: what it needs is not here, and reproduce downloads nothing; first: {lacking[only]}")
+    missing = {spec.name: command for spec in specs if (command := _remedy(spec)) is not None}
+    if only in missing:
+        raise DataError(f"{only} cannot run: its data or packages are missing. Get them with: {missing[only]}")
     notes = []
-    if lacking:
-        commands = " && ".join(dict.fromkeys(lacking.values()))
-        notes.append(f"Left out, for what they need is not here: {', '.join(lacking)}. To have them: {commands}")
+    if missing:
+        commands = " && ".join(dict.fromkeys(missing.values()))
+        notes.append(f"Skipped (data or packages not found): {', '.join(missing)}. Get them with: {commands}")
     chosen = tuple(checks.select(None, scale == "quick")) if only in (None, CHECKS) else ()
-    kept = tuple(spec for spec in specs if spec.name not in lacking)
-    return Parts(kept, chosen, scale == "quick", tuple(notes))
+    available = tuple(spec for spec in specs if spec.name not in missing)
+    return Parts(available, chosen, scale == "quick", tuple(notes))
 
 
 def _remedy(spec: Spec) -> str | None:
-    """The command after which a spec can be run here; None if it can be run now."""
+    """Return the command that makes a spec runnable here; None if it is."""
     if find(spec.data.name).missing(root_folder()):
         return f"semaopt data fetch {spec.data.name}"
     if spec.data.name in _MOLECULES and importlib.util.find_spec("rdkit") is None:
         return "pip install 'semaopt[molecules]'"
-    if any(method.algorithm == libauc.PESG for method in spec.methods) and not libauc.installed():
-        return libauc.REMEDY
-    return None
+    commands = (algorithms.find(method.algorithm).missing() for method in spec.methods)
+    return next((command for command in commands if command is not None), None)

@@ -8,7 +8,7 @@ from typing import Any
 
 from semaopt.experiments.files import digest
 from semaopt.experiments.spec.schema import Method, Spec
-from semaopt.experiments.training import libauc, metrics
+from semaopt.experiments.training import algorithms, metrics
 from semaopt.experiments.training.run import Algorithm, Machine, Purpose, Run, Unit
 
 
@@ -41,13 +41,13 @@ def make(
     )
 
 
-def units(runs: Sequence[Run], together: int) -> list[Unit]:
-    """Split runs into units: one run each, or up to ``together`` consecutive runs of one method."""
-    if together == 1:
+def units(runs: Sequence[Run], vectorize: int = 1) -> list[Unit]:
+    """Split runs into units: one run each, or up to ``vectorize`` consecutive runs of one method."""
+    if vectorize == 1:
         return [Unit((run,)) for run in runs]
     parts: list[list[Run]] = []
     for run in runs:
-        if parts and len(parts[-1]) < together and _compatible(parts[-1][0], run):
+        if parts and len(parts[-1]) < vectorize and _compatible(parts[-1][0], run):
             parts[-1].append(run)
         else:
             parts.append([run])
@@ -60,13 +60,10 @@ def units(runs: Sequence[Run], together: int) -> list[Unit]:
 
 def _compatible(a: Run, b: Run) -> bool:
     """Whether two runs can be one unit: they may differ in their seeds and in the rates of their groups."""
-    shared = ("every", "factor", "growth", "proximal")
-    alike = ("method", "purpose", "data", "model", "loss", "batch", "epochs", "metrics", "until", "machine")
-    if a.algorithm.name == libauc.PESG:
-        return False
-    staged_g0 = a.algorithm.name != "PESAdaGrad" or a.values.get("g0") == b.values.get("g0")
+    same = ("method", "purpose", "data", "model", "loss", "batch", "epochs", "metrics", "until", "machine")
+    info = algorithms.find(a.algorithm.name)
     return (
-        all(getattr(a, name) == getattr(b, name) for name in alike)
-        and all(a.values.get(name) == b.values.get(name) for name in shared)
-        and staged_g0
+        info.vectorizes
+        and all(getattr(a, name) == getattr(b, name) for name in same)
+        and all(a.values.get(name) == b.values.get(name) for name in info.shared)
     )

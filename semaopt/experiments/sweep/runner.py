@@ -1,86 +1,97 @@
-"""Gives the results of runs: from the store where it has them, else by having them done."""
+"""The runner: returns results of runs from the store and computes those that are missing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from semaopt.experiments.files import locked
 from semaopt.experiments.sweep.checkpoint import Checkpoint
 from semaopt.experiments.sweep.engines.local import Engine, Failure, count_epoch
 from semaopt.experiments.sweep.run import units
-from semaopt.experiments.sweep.store import Row, Store
+from semaopt.experiments.sweep.store import STORE_FILE, Row, Store
 from semaopt.experiments.training import distributed, loop
 from semaopt.experiments.training.run import Machine, Result, Run, Unit
 
 
 class Watch(Protocol):
-    """Who is told how it goes, counted in epochs of units of work."""
+    """Receives progress, counted in epochs, and messages."""
 
     def plan(self, epochs: int) -> None:
-        """So many more (or, below 0, fewer) are to be trained than was known."""
+        """Add epochs to the total (or, below 0, remove them)."""
 
     def done(self, epochs: int) -> None:
-        """So many more are trained; below 0: they must be trained again."""
+        """Add trained epochs; below 0 they have to be trained again."""
 
     def say(self, text: str) -> None:
-        """Something worth a line."""
+        """Show a message."""
 
 
 class Silent:
-    """Watches and says nothing; see :class:`Watch`."""
+    """Ignores everything; see :class:`Watch`."""
 
     def plan(self, epochs: int) -> None:
-        """Nothing to show."""
+        """Do nothing."""
 
     def done(self, epochs: int) -> None:
-        """Nothing to show."""
+        """Do nothing."""
 
     def say(self, text: str) -> None:
-        """Nothing to say."""
+        """Do nothing."""
 
 
 class RunsError(RuntimeError):
-    """Some runs could not be done; the text names each and says why. All others are in the store."""
+    """Some jobs failed; the message names each with its reason. The results of all others are stored."""
 
-    again = True
-    """Whether the same command may well come to another end."""
+    transient = True
+    """Whether running the same command again may succeed."""
 
     @classmethod
-    def of(cls, count: str, failed: Sequence[tuple[str, Failure]]) -> RunsError:
-        """The error of these failures; its cause is the first that has one."""
+    def from_failures(cls, total: str, failed: Sequence[tuple[str, Failure]]) -> RunsError:
+        """Return the error for these failures; its cause is the first exception among them."""
         lines = [f"{name}: {one.reason}" for name, one in failed]
-        error = cls("\n".join([f"{len(failed)} of {count} could not be done:", *lines]))
-        error.again = any(one.again for _, one in failed)
+        error = cls("\n".join([f"{len(failed)} of {total} failed:", *lines]))
+        error.transient = any(one.transient for _, one in failed)
         error.__cause__ = next((one.error for _, one in failed if one.error is not None), None)
         return error
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where runs are done and kept."""
+class Workspace:
+    """An output folder and the machine that computes its runs."""
 
     out: Path
     machine: Machine
-    every: float = 10.0
-    """Seconds between checkpoints."""
+    checkpoint_seconds: float = 10.0
+    """Seconds between two checkpoints of a run."""
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of runs that are under way."""
+        """The folder with the checkpoints of unfinished runs."""
         return self.out / "checkpoints"
 
+    @contextmanager
+    def open_store(self) -> Iterator[Store | None]:
+        """Lock the folder and open its store; None in all processes of a group but the first."""
+        if not distributed.current().first:
+            yield None
+            return
+        with locked(self.out), Store(self.out / STORE_FILE) as store:
+            yield store
 
-def perform(unit: Unit, *, folder: Path, every: float) -> list[Result]:
-    """Train a unit with its checkpoint in ``folder``, saved every so many seconds: the work of a worker process."""
-    return loop.train(unit, Checkpoint(folder, unit.key, every), count_epoch)
+
+def perform(unit: Unit, *, folder: Path, checkpoint_seconds: float) -> list[Result]:
+    """Train a unit with its checkpoint in ``folder``; worker processes call this function."""
+    return loop.train(unit, Checkpoint(folder, unit.key, checkpoint_seconds), count_epoch)
 
 
-def spent(rows: Sequence[Row]) -> tuple[int, float, float, str]:
-    """How many runs, seconds of computing, seconds from the start of the first to the end of the last, and that end."""
+def times(rows: Sequence[Row]) -> tuple[int, float, float, str]:
+    """Return (count, compute seconds, wall seconds, finish time) of these runs; wall time includes pauses."""
     ends = [datetime.fromisoformat(row.finished) for row in rows]
     starts = [end - timedelta(seconds=row.seconds) for end, row in zip(ends, rows, strict=True)]
     wall = (max(ends) - min(starts)).total_seconds() if rows else 0.0
@@ -88,28 +99,28 @@ def spent(rows: Sequence[Row]) -> tuple[int, float, float, str]:
 
 
 class Runner:
-    """Looks runs up, does what is missing, keeps it."""
+    """Looks runs up in the store, computes the missing ones and stores them."""
 
-    def __init__(self, store: Store | None, engine: Engine, watch: Watch, place: Place) -> None:
-        self.store, self.engine, self.watch, self.place = store, engine, watch, place
+    def __init__(self, store: Store | None, engine: Engine, watch: Watch, workspace: Workspace) -> None:
+        self.store, self.engine, self.watch, self.workspace = store, engine, watch, workspace
         self.group = distributed.current()
         self.computed = self.reused = 0
         self.seconds = 0.0
         self._known: dict[str, Result] = {}
-        self._looked: set[str] = set()
+        self._looked_up: set[str] = set()
 
-    def units(self, runs: Sequence[Run], together: int = 1) -> list[Unit]:
-        """The units of work that these runs are."""
-        return units(runs, together)
+    def units(self, runs: Sequence[Run], vectorize: int = 1) -> list[Unit]:
+        """Split runs into units of work."""
+        return units(runs, vectorize)
 
     def plan(self, work: Sequence[Unit]) -> list[Unit]:
-        """Look up which are stored, and announce the others; these are returned."""
+        """Look the units up, announce those that are not stored, and return them."""
         missing = []
         for unit in work:
-            new = [run for run in unit.runs if run.key not in self._looked]
+            new = [run for run in unit.runs if run.key not in self._looked_up]
             found = self.group.share([self._stored(run) for run in new] if self.group.first else None)
             for run, result in zip(new, found, strict=True):
-                self._looked.add(run.key)
+                self._looked_up.add(run.key)
                 if result is not None:
                     self._known[run.key] = result
                     self.reused += 1
@@ -121,34 +132,34 @@ class Runner:
         return missing
 
     def results(self, work: Sequence[Unit]) -> list[Result]:
-        """The results of all runs of all units, in their order."""
+        """Return the results of all runs of these units, in order."""
         missing = self.plan(work)
         failed: list[tuple[str, Failure]] = []
-        shown = whole = 0
+        shown = planned = 0
 
-        def tick(epochs: int) -> None:
+        def on_progress(epochs: int) -> None:
             nonlocal shown
             self.watch.done(epochs - shown)
             shown = epochs
 
-        work_on = partial(perform, folder=self.place.checkpoints, every=self.place.every)
-        for unit, done in self.engine.do(work_on, missing, tick):
-            whole += unit.epochs
+        job = partial(perform, folder=self.workspace.checkpoints, checkpoint_seconds=self.workspace.checkpoint_seconds)
+        for unit, done in self.engine.run(job, missing, on_progress):
+            planned += unit.epochs
             if isinstance(done, Failure):
                 failed.append((str(unit), done))
                 self.watch.say(f"failed: {unit}: {done.reason}")
             else:
-                self._keep(unit, done)
-        tick(whole)  # one that continued, or diverged, has trained fewer than were planned
+                self._save(unit, done)
+        on_progress(planned)  # a unit that resumed or diverged trained fewer epochs than planned
         if failed:
-            raise RunsError.of(str(len(missing)), failed)
+            raise RunsError.from_failures(str(len(missing)), failed)
         return [self._known[run.key] for unit in work for run in unit.runs]
 
-    def _keep(self, unit: Unit, results: Sequence[Result]) -> None:
+    def _save(self, unit: Unit, results: Sequence[Result]) -> None:
         if self.store is not None:
             self.store.put([(run.row(), result) for run, result in zip(unit.runs, results, strict=True)])
             if not unit.may_continue:
-                Checkpoint(self.place.checkpoints, unit.key).remove()
+                Checkpoint(self.workspace.checkpoints, unit.key).remove()
         for run, result in zip(unit.runs, results, strict=True):
             self._known[run.key] = result
             self.computed += 1
@@ -157,23 +168,23 @@ class Runner:
             self.watch.say(f"{unit}: {note}")
 
     def _stored(self, run: Run) -> Result | None:
-        assert self.store is not None  # asked of the first process alone
+        assert self.store is not None  # only the first process looks runs up
         damaged = len(self.store.damaged)
         result = self.store.get(run.key)
         if len(self.store.damaged) > damaged:
-            self.watch.say(f"{run}: its row in the store is damaged; it is done again")
+            self.watch.say(f"{run}: its row in the store is damaged; the run is computed again")
         return result
 
     def times(self, keys: Sequence[str]) -> tuple[int, float, float, str]:
-        """Of so many stored runs: how many, seconds of computing, from the first start to the last end, the end."""
+        """Return (count, compute seconds, wall seconds, finish time) for these run keys."""
         wanted = set(keys)
-        rows = [] if self.store is None else [row for row in self.store.rows() if row.key in wanted]
-        return spent(rows)
+        return times([] if self.store is None else [row for row in self.store.rows() if row.key in wanted])
 
     def clean(self, work: Sequence[Unit]) -> None:
-        """Remove the checkpoints of units that are in the store, or that nobody will ask for again."""
-        if self.group.first and self.place.checkpoints.is_dir():
+        """Remove the checkpoints of these units: they are stored, or will not be continued."""
+        folder = self.workspace.checkpoints
+        if self.group.first and folder.is_dir():
             for unit in work:
-                Checkpoint(self.place.checkpoints, unit.key).remove()
-            if not any(self.place.checkpoints.iterdir()):
-                self.place.checkpoints.rmdir()
+                Checkpoint(folder, unit.key).remove()
+            if not any(folder.iterdir()):
+                folder.rmdir()

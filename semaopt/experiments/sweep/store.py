@@ -1,9 +1,9 @@
-"""The results of all runs in one SQLite file.
+"""The store: results of all runs in one SQLite file.
 
-The journal is SQLite's default, a rollback journal, with ``synchronous = FULL``: a committed run is on the disk, a run
-that was cut off leaves nothing, and between commits the store is one file that can be copied, also on a network file
-system. (A write-ahead log would be faster for many writers; there is one, and it writes when a run ends.) SQLite does
-not check what it reads back, so each row has a checksum of its own.
+It uses SQLite's default rollback journal with ``synchronous = FULL``. A committed run is on disk, an interrupted one
+leaves nothing, and between commits the store is a single file that can be copied, also on a network file system. (A
+write-ahead log is faster for many writers; here one process writes, once per finished run.) SQLite does not verify
+what it reads, so each row has a checksum.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from typing import Any
 from semaopt.experiments.files import OutputError, canonical, digest, finite
 from semaopt.experiments.training.run import Result
 
+STORE_FILE = "runs.sqlite"
 SCHEMA = 1
-APPLICATION = 0x53454D41  # "SEMA", in the file's header
+APPLICATION = 0x53454D41  # "SEMA", in the header of the file
 _TABLES = """
 CREATE TABLE programs (id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE);
 CREATE TABLE runs (
@@ -32,21 +33,15 @@ CREATE INDEX runs_by_method ON runs (experiment, purpose, method, seed);
 CREATE TABLE curves (
   key TEXT NOT NULL REFERENCES runs (key) ON DELETE CASCADE, metric TEXT NOT NULL, epochs TEXT NOT NULL,
   last REAL, PRIMARY KEY (key, metric)) WITHOUT ROWID;
-"""
-
-#: Beside the runs: what was made of them, so that a page can be made again by another version of the program. A store
-#: without this table is an older one, and gets it when it is next written to.
-_RECORDS = """
-CREATE TABLE IF NOT EXISTS records (
+CREATE TABLE records (
   key TEXT PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, content TEXT NOT NULL,
-  finished TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP, checksum TEXT NOT NULL) WITHOUT ROWID
+  finished TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP, checksum TEXT NOT NULL) WITHOUT ROWID;
 """
-_MOVE = "if it is damaged, move it away: its runs are then done again"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A stored run: what it was, by which program, and when it ended."""
+    """A stored run: its configuration, the program that computed it, and its time."""
 
     key: str
     experiment: str
@@ -58,9 +53,11 @@ class Row:
 
 
 class Store:
-    """Keeps results by the key of their run.
+    """Results by the key of their run, and records of finished studies.
 
-    With ``read_only`` nothing is created and nothing is written.
+    Args:
+        path: the SQLite file; created if it does not exist.
+        read_only: neither create nor write anything.
 
     >>> import tempfile
     >>> with Store(Path(tempfile.mkdtemp()) / "runs.sqlite") as store:
@@ -73,8 +70,8 @@ class Store:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path, self.read_only = path, read_only
         self.damaged: list[str] = []
-        """Keys of rows that were there but could not be trusted; their runs are done again."""
-        with self._said():
+        """Keys of rows whose checksum does not match; such runs are computed again."""
+        with self._errors():
             if not read_only:
                 path.parent.mkdir(parents=True, exist_ok=True)
             address = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
@@ -97,21 +94,19 @@ class Store:
             with self._transaction():
                 for statement in _TABLES.split(";\n"):
                     db.execute(statement)
-                db.execute(_RECORDS)
                 db.execute(f"PRAGMA application_id = {APPLICATION}")
                 db.execute(f"PRAGMA user_version = {SCHEMA}")
         elif kind == APPLICATION and version == SCHEMA:
             if not self.read_only:
-                db.execute(_RECORDS)
                 self._try_to_write()
         else:
             raise OutputError(
-                f"{self.path}: is not a store of this version (schema {version}, this program has {SCHEMA}); move it "
-                "away, or choose another --out"
+                f"{self.path} is not a store of this version (its schema is {version}, this program's is {SCHEMA}). "
+                "Move it away, or choose another --out."
             )
 
     def _try_to_write(self) -> None:
-        """And take it back: SQLite opens what it may only read too, and would tell when the first run has ended."""
+        """Write and roll back: SQLite opens a read-only file without error and would fail after the first run."""
         self._db.execute("BEGIN IMMEDIATE")
         self._db.execute(f"PRAGMA user_version = {SCHEMA}")
         self._db.execute("ROLLBACK")
@@ -123,20 +118,22 @@ class Store:
         self._db.close()
 
     @contextmanager
-    def _said(self) -> Iterator[None]:
-        """SQLite's errors as ours."""
+    def _errors(self) -> Iterator[None]:
+        """Translate SQLite's errors to :class:`OutputError` with a remedy."""
         try:
             yield
-        except (sqlite3.Error, UnicodeError) as error:  # the latter: damage in a name that SQLite tells of
+        except (sqlite3.Error, UnicodeError) as error:  # UnicodeError: damage in a name that SQLite reports
             full = any(word in str(error) for word in ("full", "I/O", "unable"))
-            remedy = "free the disk, or choose another --out" if full else _MOVE
+            remedy = "If it is damaged, move it away; its runs are then computed again."
+            if full:
+                remedy = "Free disk space, or choose another --out."
             if "readonly" in str(error):
-                remedy = "let it be written to (chmod u+w), or choose another --out"
-            raise OutputError(f"{self.path}: cannot be used ({error}); {remedy}") from error
+                remedy = "Make it writable (chmod u+w), or choose another --out."
+            raise OutputError(f"{self.path} cannot be used ({error}). {remedy}") from error
         except OSError as error:
             if isinstance(error, OutputError):
                 raise
-            raise OutputError(f"{self.path}: cannot be used ({error.strerror}); choose another --out") from error
+            raise OutputError(f"{self.path} cannot be used ({error.strerror}). Choose another --out.") from error
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -150,25 +147,25 @@ class Store:
         self._db.execute("COMMIT")
 
     def get(self, key: str) -> Result | None:
-        """The result of a run, or None if there is none that can be trusted."""
-        with self._said():
+        """Return the result of a run, or None if it is missing or damaged."""
+        with self._errors():
             row = self._db.execute("SELECT seconds, status, checksum FROM runs WHERE key = ?", (key,)).fetchone()
             if row is None:
                 return None
             pairs = self._db.execute("SELECT metric, epochs FROM curves WHERE key = ?", (key,)).fetchall()
         try:
             result = Result({metric: _floats(epochs) for metric, epochs in pairs}, float(row[0]), str(row[1]))
-            whole = row[2] == _checksum(key, result)
+            intact = row[2] == _checksum(key, result)
         except (ValueError, TypeError):
-            whole = False
-        if not whole:
+            intact = False
+        if not intact:
             self.damaged.append(key)
             return None
         return result
 
     def put(self, results: Sequence[tuple[Mapping[str, Any], Result]]) -> None:
-        """Keep results, all of them or none; each comes with its run as :meth:`Run.row` describes it."""
-        with self._said(), self._transaction():
+        """Store results in one transaction; each comes with the columns of its run (:meth:`Run.row`)."""
+        with self._errors(), self._transaction():
             for row, result in results:
                 self._put(row, result)
 
@@ -190,10 +187,10 @@ class Store:
             [(key, metric, canonical(curve), _or_null(curve[-1])) for metric, curve in result.curves.items()],
         )
 
-    def keep(self, kind: str, name: str, key: str, content: Mapping[str, Any]) -> None:
-        """Keep a record of this kind under a key; one that is there is replaced."""
+    def put_record(self, kind: str, name: str, key: str, content: Mapping[str, Any]) -> None:
+        """Store a record, replacing one with the same key."""
         text = canonical(content)
-        with self._said(), self._transaction():
+        with self._errors(), self._transaction():
             self._db.execute("DELETE FROM records WHERE key = ?", (key,))
             self._db.execute(
                 "INSERT INTO records (key, kind, name, content, checksum) VALUES (?, ?, ?, ?, ?)",
@@ -201,21 +198,20 @@ class Store:
             )
 
     def records(self, kind: str) -> dict[str, dict[str, Any]]:
-        """The records of a kind by their keys, the oldest first; those that cannot be trusted are left out."""
+        """Return the records of a kind by key, the oldest first, without damaged ones."""
         query = "SELECT key, content, checksum FROM records WHERE kind = ? ORDER BY finished, name"
-        with self._said():
-            there = self._db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'records'").fetchone()[0]
-            rows = self._db.execute(query, (kind,)).fetchall() if there else []
+        with self._errors():
+            rows = self._db.execute(query, (kind,)).fetchall()
         self.damaged += [key for key, text, checksum in rows if checksum != digest([key, text])]
         return {key: json.loads(text) for key, text, checksum in rows if checksum == digest([key, text])}
 
     def rows(self) -> Iterator[Row]:
-        """All runs, in the order in which they ended."""
+        """Iterate over all runs in the order in which they finished."""
         query = (
             "SELECT key, experiment, config, fingerprint, seconds, finished FROM runs JOIN programs "
             "ON runs.program = programs.id ORDER BY finished, key"
         )
-        with self._said():
+        with self._errors():
             found = self._db.execute(query).fetchall()
         for key, experiment, config, program, seconds, finished in found:
             try:
@@ -224,7 +220,7 @@ class Store:
                 self.damaged.append(key)
 
     def __len__(self) -> int:
-        with self._said():
+        with self._errors():
             count: int = self._db.execute("SELECT count(*) FROM runs").fetchone()[0]
             return count
 

@@ -1,179 +1,229 @@
-"""An experiment from its spec to its finding: tune each method alike, run what was chosen; nothing is done twice."""
+"""An experiment from its spec to its finding: tune all methods alike, then run the selected settings."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-from semaopt.checks.figures import slug
-from semaopt.experiments import models
 from semaopt.experiments.data import DataError
 from semaopt.experiments.data.files import root_folder
 from semaopt.experiments.data.load import find
-from semaopt.experiments.files import finite, owned, write_whole
 from semaopt.experiments.fingerprint import environment
-from semaopt.experiments.report import figures, html, markdown, style, theorem_figure
-from semaopt.experiments.report.section import count
 from semaopt.experiments.results import records
-from semaopt.experiments.results.model import Final, Finding, Origin, Results, Session, to_json
+from semaopt.experiments.results.model import Final, Finding, Origin, Results, Session, StudyResult
+from semaopt.experiments.results.trials import Point, Trial, Tuning
 from semaopt.experiments.spec.errors import SpecError
-from semaopt.experiments.spec.rules import axes_of
 from semaopt.experiments.spec.schema import FIGURES, Method, Spec, load, shipped
+from semaopt.experiments.spec.search import STUDY_STRIDE
 from semaopt.experiments.sweep import tuning
 from semaopt.experiments.sweep.engines.local import Engine
+from semaopt.experiments.sweep.reproduction import Parts
 from semaopt.experiments.sweep.run import make
-from semaopt.experiments.sweep.runner import Place, Runner, Watch
-from semaopt.experiments.sweep.store import Store
-from semaopt.experiments.sweep.theorems import Parts, Theorems
-from semaopt.experiments.sweep.trials import Point, Trial, Tuning
-from semaopt.experiments.training import distributed, libauc, loop
-from semaopt.experiments.training.run import Run, Unit
-
-STORE = "runs.sqlite"
+from semaopt.experiments.sweep.runner import Runner, Watch, Workspace
+from semaopt.experiments.sweep.theorem_checks import TheoremChecks
+from semaopt.experiments.training import algorithms, loop
+from semaopt.experiments.training.run import Machine, Purpose, Unit
 
 
 class Study:
-    """One spec on one runner."""
+    """One repetition of an experiment: its own points, its own selection, its own final runs.
 
-    def __init__(self, spec: Spec, runner: Runner, only: Sequence[str] = ()) -> None:
-        self.spec, self.runner = spec, runner
-        self.methods = [method for method in spec.methods if not only or method.name in only]
+    Study k uses the seeds of the spec plus k times ``STUDY_STRIDE``. If a spec has several studies, each has one split
+    of the data for tuning and another one for its final runs.
+
+    Args:
+        spec: the experiment.
+        runner: executes the runs.
+        methods: the methods to run.
+        number: the number of the study.
+    """
+
+    def __init__(self, spec: Spec, runner: Runner, methods: Sequence[Method], number: int = 0) -> None:
+        self.spec, self.runner, self.methods, self.number = spec, runner, methods, number
         halving = spec.tuning is not None and spec.tuning.pruner == "halving"
-        # The company of a vectorised run would change from rung to rung.
-        self.together = 1 if halving or runner.place.machine.ranks > 1 else spec.together
-        self.touched: dict[str, Unit] = {}
+        # Pruning would change the runs that share a unit, and so their rounding, from rung to rung.
+        self.vectorize = 1 if halving or runner.workspace.machine.ranks > 1 else spec.vectorize
+        self.units: dict[str, Unit] = {}
+        """All units, by key: a later rung replaces the earlier ones."""
+        self.run_keys: dict[str, None] = {}
+        """Keys of all runs, every rung included."""
         self.final_keys: list[list[str]] = []
-        """Of each method, in the order of the seeds."""
+        """Keys of the final runs of each method, in the order of the seeds."""
 
-    def tuning_units(self, asked: Sequence[tuple[Method, Point]], until: int) -> list[Unit]:
-        """The points asked for, in that order, each from all tuning seeds."""
-        seeds, machine = self.spec.seeds.tuning, self.runner.place.machine
-        work = [
-            make(self.spec, method, point, seed=seed, purpose="tune", machine=machine, until=until)
+    def _make_units(
+        self, asked: Sequence[tuple[Method, Point]], seeds: Sequence[int], purpose: Purpose, until: int, vectorize: int
+    ) -> list[Unit]:
+        """Return the units of these points, each with all seeds."""
+        spec, machine = _with_split(self.spec, self.number, purpose), self.runner.workspace.machine
+        runs = [
+            make(
+                spec,
+                method,
+                point,
+                seed=self.number * STUDY_STRIDE + seed,
+                purpose=purpose,
+                machine=machine,
+                until=until,
+            )
             for method, point in asked
             for seed in seeds
         ]
-        return self._units(work, self.together * len(seeds) if self.together > 1 else 1)
-
-    def final_units(self, chosen: Sequence[tuple[Method, Point]]) -> list[Unit]:
-        """What was chosen, from all final seeds."""
-        seeds, machine = self.spec.seeds.final, self.runner.place.machine
-        work = [
-            make(self.spec, method, point, seed=seed, purpose="final", machine=machine)
-            for method, point in chosen
-            for seed in seeds
-        ]
-        return self._units(work, len(seeds) if self.together > 1 else 1)
-
-    def _units(self, work: Sequence[Run], together: int) -> list[Unit]:
-        found = self.runner.units(work, together)
-        self.touched.update((unit.key, unit) for unit in found)
+        found = self.runner.units(runs, vectorize)
+        self.units.update((unit.key, unit) for unit in found)
+        self.run_keys.update((run.key, None) for unit in found for run in unit.runs)
         return found
 
-    def announce(self) -> None:
-        """Plan what is known before anything is tuned, so that the time left is told from the start."""
-        if self.spec.tuning is None:
-            self.runner.plan(self.final_units([(method, {}) for method in self.methods]))
-        elif self.spec.tuning.sampler == "grid" and self.spec.tuning.pruner == "none":
-            self.runner.plan(self.tuning_units(self._first_grid(), self.spec.epochs))
+    def tuning_units(
+        self, asked: Sequence[tuple[Method, Point]], until: int, seeds: Sequence[int] | None = None
+    ) -> list[Unit]:
+        """Return the units of these trials, each with all tuning seeds (or the given ones)."""
+        seeds = self.spec.seeds.tuning if seeds is None else seeds
+        return self._make_units(asked, seeds, "tune", until, self.vectorize * len(seeds) if self.vectorize > 1 else 1)
 
-    def _first_grid(self) -> list[tuple[Method, Point]]:
-        found = [tuning.Search(self.spec, method) for method in self.methods]
-        axes = [axes_of(self.spec, method) for method in self.methods]
-        return [(s.method, point) for s, mine in zip(found, axes, strict=True) for _, point in s.ask(mine, 0)]
+    def final_units(self, chosen: Sequence[tuple[Method, Point]]) -> list[Unit]:
+        """Return the units of the final runs of these settings."""
+        seeds = self.spec.seeds.final
+        return self._make_units(chosen, seeds, "final", self.spec.epochs, len(seeds) if self.vectorize > 1 else 1)
+
+    def announce(self) -> None:
+        """Plan the runs that are known before tuning, so that the remaining time is estimated from the start."""
+        options = self.spec.tuning
+        if options is None:
+            self.runner.plan(self.final_units([(method, {}) for method in self.methods]))
+        elif options.sampler in ("grid", "sobol"):
+            asked = [
+                (search.method, point)
+                for search in tuning.searches(self.spec, self.methods, self.number)
+                for _, point in search.points.ask(search.space(options.grid), options.budget or 0)
+            ]
+            until = next(iter(tuning.rungs(self.spec)), self.spec.epochs)
+            self.runner.plan(self.tuning_units(asked, until))
 
     def tune(self) -> Tuning:
-        """The tuning table of all methods."""
-        options = self.spec.tuning
-        assert options is not None  # asked by those who have looked
+        """Run all trials and return them."""
+        options, rerank_seeds = self.spec.tuning, self.spec.seeds.rerank
+        assert options is not None  # the caller has checked
 
-        def evaluate(asked: list[tuple[Method, Point]], until: int) -> list[tuple[float, ...]]:
-            methods = count(len({method.name for method, _ in asked}), "method")
-            after = "" if until == self.spec.epochs else f", to epoch {until}"
-            self.runner.watch.say(f"{self.spec.name}: {count(len(asked), 'tuning trial')} of {methods}{after}")
-            results = self.runner.results(self.tuning_units(asked, until))
-            seeds = len(self.spec.seeds.tuning)
+        def measure(asked: tuning.Asked, until: int, seeds: Sequence[int]) -> list[tuple[float, ...]]:
+            results = self.runner.results(self.tuning_units(asked, until, seeds))
             values = [result.last(options.metric) for result in results]
-            return [tuple(values[i : i + seeds]) for i in range(0, len(values), seeds)]
+            return [tuple(values[i : i + len(seeds)]) for i in range(0, len(values), len(seeds))]
 
-        return tuning.tune(self.spec, evaluate, self.methods)
+        def evaluate(asked: tuning.Asked, until: int) -> list[tuple[float, ...]]:
+            after = "" if until == self.spec.epochs else f", to epoch {until}"
+            self._say(f"{_count(len(asked), 'tuning trial')} of {_count(_methods(asked), 'method')}{after}")
+            return measure(asked, until, self.spec.seeds.tuning)
 
-    def conduct(self, command: str) -> Finding:
-        """Tune, then run what was chosen, and keep a record of it."""
-        found, finals = self.work()
-        self.runner.clean(list(self.touched.values()))
-        keys = [run.key for unit in self.touched.values() for run in unit.runs]
-        place = "".join(f" {option}" for option in self.runner.place.machine.options())
-        again = f"semaopt run {self.spec.name} --scale {self.spec.scale}{place}" if _is_shipped(self.spec) else command
-        origin = Origin(command, again, environment(), *self.runner.times(keys))
-        facts = loop.task(self.spec.data).describe()
-        finding = Finding(self.spec, facts, finals, found, origin)
-        if self.runner.store is not None:
-            records.keep(self.runner.store, finding, self.final_keys)
-        return finding
+        def rerank(asked: tuning.Asked) -> list[tuple[float, ...]]:
+            self._say(f"the best {_count(len(asked), 'trial')} again with {_count(len(rerank_seeds), 'more seed')}")
+            return measure(asked, self.spec.epochs, rerank_seeds)
 
-    def work(self) -> tuple[Tuning | None, tuple[Final, ...]]:
-        """The tuning, and the final runs of what was chosen."""
+        again = rerank if rerank_seeds else None
+        return tuning.tune(self.spec, evaluate, self.methods, study=self.number, rerank=again)
+
+    def conduct(self) -> StudyResult:
+        """Tune, then run the selected settings with the final seeds."""
         found = None if self.spec.tuning is None else self.tune()
         chosen: list[Trial | None] = [None if found is None else found.best(method.name) for method in self.methods]
         points = [{} if trial is None else trial.values for trial in chosen]
         seeds = len(self.spec.seeds.final)
-        self.runner.watch.say(f"{self.spec.name}: final runs, {seeds} seeds for each method")
+        self._say(f"final runs, {_count(seeds, 'seed')} per method")
         units = self.final_units(list(zip(self.methods, points, strict=True)))
         results = self.runner.results(units)
         keys = [run.key for unit in units for run in unit.runs]
         self.final_keys = [keys[i : i + seeds] for i in range(0, len(keys), seeds)]
         each = [tuple(results[i : i + seeds]) for i in range(0, len(results), seeds)]
-        return found, tuple(Final(*row) for row in zip(self.methods, chosen, each, strict=True))
+        self.runner.clean(list(self.units.values()))
+        return StudyResult(tuple(Final(*row) for row in zip(self.methods, chosen, each, strict=True)), found)
+
+    def _say(self, text: str) -> None:
+        which = f", study {self.number + 1} of {self.spec.studies}" if self.spec.studies > 1 else ""
+        self.runner.watch.say(f"{self.spec.name}{which}: {text}")
+
+
+def _with_split(spec: Spec, study: int, purpose: Purpose) -> Spec:
+    """Return the spec with the data split of a study; final runs have a split that tuning has not seen."""
+    if spec.studies == 1:
+        return spec
+    seed = spec.data.seed + 2 * study + (purpose == "final")
+    return spec.model_copy(update={"data": spec.data.model_copy(update={"seed": seed})})
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _methods(asked: tuning.Asked) -> int:
+    return len({method.name for method, _ in asked})
+
+
+class Experiment:
+    """All studies of one spec."""
+
+    def __init__(self, spec: Spec, runner: Runner, only: Sequence[str] = ()) -> None:
+        methods = [method for method in spec.methods if not only or method.name in only]
+        self.spec, self.runner = spec, runner
+        self.studies = [Study(spec, runner, methods, number) for number in range(spec.studies)]
+
+    def announce(self) -> None:
+        """See :meth:`Study.announce`."""
+        for study in self.studies:
+            study.announce()
+
+    def tune(self) -> list[Tuning]:
+        """Return the tuning of each study."""
+        return [study.tune() for study in self.studies]
+
+    def conduct(self, command: str) -> Finding:
+        """Conduct all studies and store a record of the finding."""
+        found = tuple(study.conduct() for study in self.studies)
+        keys = [key for study in self.studies for key in study.run_keys]
+        options = "".join(f" {option}" for option in self.runner.workspace.machine.options())
+        rerun = (
+            f"semaopt run {self.spec.name} --scale {self.spec.scale}{options}" if _is_shipped(self.spec) else command
+        )
+        origin = Origin(command, rerun, environment(), *self.runner.times(keys))
+        finding = Finding(self.spec, loop.task(self.spec.data).describe(), found, origin)
+        if self.runner.store is not None:
+            record = records.to_record(finding, [study.final_keys for study in self.studies])
+            self.runner.store.put_record(records.STUDY, finding.name, records.key(finding), record)
+        return finding
 
 
 def _is_shipped(spec: Spec) -> bool:
-    """Whether it is the shipped spec of its name; a file of the user's may have the same name."""
+    """Return whether this is the shipped spec of its name; a user's file may have the same name."""
     try:
         return spec.name in shipped() and spec == load(FIGURES / f"{spec.name}.toml", spec.scale)
-    except SpecError:  # that one has no such scale
+    except SpecError:  # the shipped spec has no such scale
         return False
 
 
-def rehearse(spec: Spec, only: Sequence[str] = ()) -> None:
-    """Read the data and build the model once: what is missing or does not fit is told before anything is written.
+def preflight(spec: Spec, only: Sequence[str] = ()) -> None:
+    """Load the data and build the model once, so that errors appear before anything is written.
 
-    Data that would have to be downloaded are left to the runs.
+    Data sets that have to be downloaded are not checked.
     """
     for method in spec.methods:
-        if method.algorithm == libauc.PESG and (not only or method.name in only) and not libauc.installed():
-            raise SpecError(f"{spec.name}: {method.name} is LibAUC's PESG, which is not here; {libauc.REMEDY}")
+        command = algorithms.find(method.algorithm).missing()
+        if command is not None and (not only or method.name in only):
+            raise SpecError(f"{spec.name}: {method.name} needs a package that is not installed. Install it: {command}")
     if find(spec.data.name).missing(root_folder()):
         return
-    content = loop.task(spec.data)
-    loop.check_classes(spec.loss, content)
-    options: dict[str, Any] = dict(spec.model.options)
-    try:
-        models.build(spec.model.name, content, seed=0, **options)
-    except DataError:
-        raise
-    except (TypeError, ValueError, RuntimeError) as error:  # of torch, for sizes that are none
-        text = f"{spec.name}: model.options={options}: {spec.model.name} cannot be built of them"
-        raise SpecError(f"{text} ({error}); correct the values, or leave them out") from error
-
-
-@contextmanager
-def opened(place: Place) -> Iterator[Store | None]:
-    """The store of an output folder that is now this process's own; None in all processes of a group but the first."""
-    if not distributed.current().first:
-        yield None
-        return
-    with owned(place.out), Store(place.out / STORE) as store:
-        yield store
+    purposes: tuple[Purpose, ...] = ("final",) if spec.tuning is None else ("tune", "final")
+    for purpose in purposes:  # they measure other parts of the data
+        run = make(spec, spec.methods[0], {}, seed=0, purpose=purpose, machine=Machine())
+        try:
+            loop.rehearse(run)
+        except DataError as error:
+            raise DataError(f"{spec.name}: {error}") from error
+        except (TypeError, ValueError, RuntimeError) as error:  # torch raises RuntimeError for impossible sizes
+            text = f"{spec.name}: model {run.model.name!r} cannot be built with options={run.model.options}"
+            raise SpecError(f"{text} ({error}). Correct the options, or remove them.") from error
 
 
 def conduct(
     specs: Sequence[Spec],
-    place: Place,
+    workspace: Workspace,
     engine: Engine,
     watch: Watch,
     *,
@@ -181,39 +231,22 @@ def conduct(
     only: Sequence[str] = (),
     parts: Parts | None = None,
 ) -> Results:
-    """All of them, and the theorem checks of ``parts``, on one runner."""
+    """Conduct experiments, and the theorem checks of ``parts``, with one runner."""
     started = time.perf_counter()
-    with opened(place) as store:
-        runner = Runner(store, engine, watch, place)
-        studies = [Study(spec, runner, only) for spec in specs]
-        theorems = Theorems(parts, runner)
-        theorems.announce()
-        for study in studies:
-            study.announce()
+    with workspace.open_store() as store:
+        runner = Runner(store, engine, watch, workspace)
+        experiments = [Experiment(spec, runner, only) for spec in specs]
+        parts = Parts(tuple(specs)) if parts is None else parts
+        checks = TheoremChecks(parts.checks, parts.quick, runner)
+        checks.announce()
+        for experiment in experiments:
+            experiment.announce()
         if runner.reused:
-            watch.say(f"{runner.reused} runs were finished before and are reused")
-        checked = theorems.conduct()
-        findings = tuple(study.conduct(command) for study in studies)
+            watch.say(f"{_count(runner.reused, 'finished run')} found in the store and reused")
+        checked = checks.conduct()
+        findings = tuple(experiment.conduct(command) for experiment in experiments)
         damaged = tuple(store.damaged) if store is not None else ()
     wall = time.perf_counter() - started
     session = Session(command, wall, runner.seconds, runner.computed, runner.reused, damaged)
     scales = dict.fromkeys(spec.scale for spec in specs)
-    notes = () if parts is None else tuple(parts.notes)
-    return Results(", ".join(scales), findings, environment(), session, checked, notes)
-
-
-def write(results: Results, out: Path) -> None:
-    """Write everything that people look at; the page comes last, so that it never shows what is not there."""
-    for finding in results.findings:
-        whole = figures.whole(finding)
-        write_whole(out / f"{finding.name}.svg", whole.svg)
-        write_whole(out / f"{finding.name}.png", whole.png)
-    drawn = {}
-    for check in results.checks:
-        svg = theorem_figure.element(check)
-        drawn[check.name] = theorem_figure.panel(check, svg)
-        write_whole(out / f"check-{slug(check.name)}.svg", style.standalone(svg))
-    write_whole(out / "results.json", json.dumps(finite(to_json(results)), indent=1, allow_nan=False) + "\n")
-    write_whole(out / "results.md", markdown.text(results))
-    panels = {finding.name: figures.panels(finding) for finding in results.findings}
-    write_whole(out / "report.html", html.page(results, panels, drawn))
+    return Results(", ".join(scales), findings, environment(), session, checked, parts.notes)

@@ -1,214 +1,262 @@
-"""Equal tuning: as many trials for each method, chosen by the validation or the training part, never by the test part.
-
-Optuna proposes (its grid, or its tree of Parzen estimators), the store remembers: a study lives in memory, and when
-the work is resumed it is told the same results in the same order, so that it proposes the same again.
-"""
+"""Equal tuning: every method gets the same number of trials, selected on validation or training data only."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import optuna
-from optuna.trial import TrialState
-
-from semaopt.experiments.files import canonical
+from semaopt.experiments.files import canonical, digest
 from semaopt.experiments.results.statistics import mean_and_std
-from semaopt.experiments.spec.rules import axes_of
+from semaopt.experiments.results.trials import Extension, Point, Trial, Tuning
 from semaopt.experiments.spec.schema import Method, Spec
-from semaopt.experiments.sweep.trials import Extension, Point, Trial, Tuning
-from semaopt.experiments.training.methods import is_number, rounded
+from semaopt.experiments.spec.search import axes_of, ranges_of
+from semaopt.experiments.sweep.points import Grid, Points, Sobol, Space, Tree
+from semaopt.experiments.training import objectives
+from semaopt.experiments.training.algorithms import is_number, rounded
 
-Evaluate = Callable[[list[tuple[Method, Point]], int], list[tuple[float, ...]]]
-"""The tuning metric after so many epochs, one value for each tuning seed, of each point asked for."""
-_AT_ONCE = 4  # proposals that tree estimators make for each method before they hear of results, however many workers
-_REDUCTION = 4  # of successive halving: a quarter goes on
-_EDGE = 0.1  # of the logarithmic range, where a range and not a list is searched
-
-optuna.logging.set_verbosity(optuna.logging.WARNING)
-
-
-class _Grid(optuna.samplers.GridSampler):
-    """Optuna's grid; it does not try to stop a loop that is not Optuna's."""
-
-    def after_trial(self, *_: Any, **__: Any) -> None:
-        return
+Asked = list[tuple[Method, Point]]
+Evaluate = Callable[[Asked, int], list[tuple[float, ...]]]
+"""Returns the tuning metric of each point after that many epochs, one value per tuning seed."""
+Rerank = Callable[[Asked], list[tuple[float, ...]]]
+"""Returns the tuning metric of each point after the last epoch, one value per additional seed."""
+_AT_ONCE = 4  # proposals of the tree estimators per method before they see results, for any number of workers
+_REDUCTION = 4  # successive halving keeps a quarter; so does the selection of trials to rank again
+_EDGE = 0.1  # share of a logarithmic range that counts as its edge
 
 
 class Search:
-    """The trials of one method."""
+    """The trials of one method.
 
-    def __init__(self, spec: Spec, method: Method) -> None:
+    Args:
+        spec: the experiment.
+        method: the method.
+        points: proposes the points.
+    """
+
+    def __init__(self, spec: Spec, method: Method, points: Points) -> None:
         assert spec.tuning is not None  # a spec without [tuning] is not tuned
-        self.method, self.options, self.epochs = method, spec.tuning, spec.epochs
+        self.spec, self.method, self.options, self.points = spec, method, spec.tuning, points
         self.sign = 1 if self.options.direction == "minimize" else -1
+        self.geometric = objectives.find(spec.loss).compares_by_ratio(self.options.metric)
         self.trials: dict[str, Trial] = {}
-        self._study: optuna.Study | None = None
+        self.round = 0
         self._reached: dict[int, list[float]] = {}
         self._passed: dict[str, dict[int, tuple[float, ...]]] = {}
-        self.round = 0
 
-    @property
-    def by_tree(self) -> bool:
-        """Whether ranges are searched, not lists."""
-        return self.options.sampler == "tpe"
-
-    def ranged(self, axis: str) -> bool:
-        """Whether an axis is searched between its ends, not value by value."""
-        return self.by_tree and axis in self.options.extend
-
-    def ask(self, axes: Mapping[str, list[Any]], count: int) -> list[tuple[optuna.Trial, Point]]:
-        """So many new points (of a grid all of them)."""
-        study = self._started(axes)
-        asked = [study.ask() for _ in range(count if self.by_tree else math.prod(map(len, axes.values())))]
-        return [(trial, {name: self._suggest(trial, name, values) for name, values in axes.items()}) for trial in asked]
-
-    def _started(self, axes: Mapping[str, list[Any]]) -> optuna.Study:
-        if self._study is None or not self.by_tree:  # a grid that has grown is a new one; what is known is not rerun
-            seed = self.options.seed
-            sampler = optuna.samplers.TPESampler(seed=seed) if self.by_tree else _Grid(axes, seed=seed)
-            self._study = optuna.create_study(sampler=sampler, direction=self.options.direction)
-        return self._study
-
-    def _suggest(self, trial: optuna.Trial, name: str, values: list[Any]) -> Any:
-        if self.ranged(name):
-            return rounded(trial.suggest_float(name, values[0], values[-1], log=True))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of choices that are lists, which nothing here stores
-            return trial.suggest_categorical(name, values)
+    def space(self, grid: Mapping[str, Sequence[Any]]) -> Space:
+        """Return the space of the method, given the values of the shared axes."""
+        tuned = self.spec.model_copy(update={"tuning": self.options.model_copy(update={"grid": dict(grid)})})
+        axes = axes_of(tuned, self.method)
+        ranges = ranges_of(tuned, self.method)
+        continuous = set(self.options.extend) & axes.keys() if self.options.sampler == "tpe" else set()
+        return Space({**axes, **ranges}, frozenset(ranges.keys() | continuous))
 
     def promoted(self, rung: int, reached: Sequence[tuple[Point, tuple[float, ...]]]) -> list[bool]:
-        """Which of these go on: those in the best quarter of all that have ever come to the rung.
+        """Return which trials continue: those in the best quarter of all trials that ever reached the rung.
 
-        Optuna's own successive halving judges each trial against those before it, and a study of a grid that has grown
-        knows none: it lets the first go on whatever they are.
+        Optuna's own successive halving judges a trial against earlier ones only, so the first always continue.
         """
-        means = [sum(measured) / len(measured) for _, measured in reached]
+        means = [self._trial(point, measured).mean for point, measured in reached]
         scores = [self.sign * mean if math.isfinite(mean) else math.inf for mean in means]
         known = self._reached.setdefault(rung, [])
         known += scores
         limit = sorted(known)[math.ceil(len(known) / _REDUCTION) - 1]
         found = [score <= limit and score < math.inf for score in scores]
-        for (point, measured), goes_on in zip(reached, found, strict=True):
-            if goes_on:
+        for (point, measured), continues in zip(reached, found, strict=True):
+            if continues:
                 self._passed.setdefault(canonical(point), {})[rung] = measured
         return found
 
-    def tell(self, trial: optuna.Trial, point: Point, measured: tuple[float, ...], pruned: int | None) -> None:
-        """What became of a point."""
-        key = canonical(point)
-        found = Trial(self.method.name, point, measured, self.sign, pruned, self._passed.get(key, {}), self.round)
-        self.trials.setdefault(key, found)  # what is known is told again where a grid has grown
-        assert self._study is not None  # it was asked before
-        if pruned is not None:
-            self._study.tell(trial, state=TrialState.PRUNED)
-        elif math.isfinite(found.mean):
-            self._study.tell(trial, found.mean)
-        else:
-            self._study.tell(trial, state=TrialState.FAIL)
+    def tell(self, token: Any, point: Point, measured: tuple[float, ...], pruned: int | None) -> None:
+        """Record the result of a point."""
+        found = self._trial(point, measured, pruned)
+        self.trials.setdefault(canonical(point), found)  # a grown grid contains known points
+        self.points.tell(token, found.mean, pruned is not None)
+
+    def _trial(self, point: Point, measured: tuple[float, ...], pruned: int | None = None) -> Trial:
+        passed = self._passed.get(canonical(point), {})
+        return Trial(self.method.name, point, measured, self.sign, pruned, passed, self.round, self.geometric)
 
 
-Asked = tuple[Search, optuna.Trial, Point]
+Pending = tuple[Search, Any, Point]
 
 
-def rungs(epochs: int, first: int | None = None) -> list[int]:
-    """The epochs after which successive halving looks.
+def searches(spec: Spec, methods: Sequence[Method], study: int = 0) -> list[Search]:
+    """Return the search of each method; study k has its own Sobol scrambling, different for each data set."""
+    assert spec.tuning is not None  # a spec without [tuning] is not tuned
+    options = spec.tuning
+    axes = sorted({axis for method in spec.methods for axis in {**axes_of(spec, method), **ranges_of(spec, method)}})
+    scramble = int(digest([spec.data.name, study, options.seed])[:8], 16)
 
-    >>> rungs(60), rungs(60, first=15), rungs(1)
-    ([3, 12, 48], [15], [])
+    def points() -> Points:
+        if options.sampler == "grid":
+            return Grid()
+        return Tree(options.direction, options.seed + study) if options.sampler == "tpe" else Sobol(axes, scramble)
+
+    return [Search(spec, method, points()) for method in methods]
+
+
+def last_decay(spec: Spec) -> int:
+    """Return the last epoch at which a rate of any method of the spec can decay; 0 if none does.
+
+    ``every`` is the number of epochs between two decays.
     """
-    found = [max(1, epochs // _REDUCTION**2) if first is None else first]
-    while found[-1] * _REDUCTION < epochs:
+    found = 0
+    for method in spec.methods:
+        values = {**{name: [value] for name, value in method.options.items()}, **axes_of(spec, method)}
+        for every in values.get("every", []):
+            if is_number(every) and every >= 1:
+                found = max(found, int((spec.epochs - 1) // every * every))
+    return found
+
+
+def rungs(spec: Spec) -> list[int]:
+    """Return the epochs after which successive halving prunes: none is before the last decay of any method.
+
+    The first is ``first_rung`` of the spec (by default a sixteenth of the epochs), each next one four times as late.
+    """
+    options = spec.tuning
+    if options is None or options.pruner == "none":
+        return []
+    first = max(1, spec.epochs // _REDUCTION**2) if options.first_rung is None else options.first_rung
+    found = [max(first, last_decay(spec))]
+    while found[-1] * _REDUCTION < spec.epochs:
         found.append(found[-1] * _REDUCTION)
-    return [epoch for epoch in found if epoch < epochs]
+    return [epoch for epoch in found if epoch < spec.epochs]
 
 
-def tune(spec: Spec, evaluate: Evaluate, only: Sequence[Method] | None = None) -> Tuning:
-    """Try every method alike; while a best value lies on an edge, extend that axis for all of them."""
+def tune(
+    spec: Spec,
+    evaluate: Evaluate,
+    methods: Sequence[Method] | None = None,
+    *,
+    study: int = 0,
+    rerank: Rerank | None = None,
+) -> Tuning:
+    """Tune every method with the same number of trials.
+
+    While a best value lies on the edge of an axis that may grow, that axis is extended for all methods.
+
+    Args:
+        spec: the experiment.
+        evaluate: trains points.
+        methods: the methods to tune; by default all.
+        study: number of the study.
+        rerank: trains points with additional seeds. If given, the best quarter of the trials of each method is ranked
+            again with them, and the winner is selected from that quarter.
+    """
     options = spec.tuning
     assert options is not None  # a spec without [tuning] is not tuned
-    searches = [Search(spec, method) for method in only or spec.methods]
-    tuning = Tuning(dict(options.grid), {search.method.name: search.trials for search in searches})
+    found = searches(spec, methods or spec.methods, study)
+    tuning = Tuning(dict(options.grid), {search.method.name: search.trials for search in found})
+    pruning = rungs(spec)
     budget = options.budget or 0
     for grown in range(options.rounds + 1):
-        now = spec.model_copy(update={"tuning": options.model_copy(update={"grid": tuning.grid})})
-        axes = [axes_of(now, search.method) for search in searches]
-        _search(searches, axes, budget, evaluate)
-        bound = _edges(searches, axes, options.extend)
+        spaces = [search.space(tuning.grid) for search in found]
+        _search(found, spaces, budget, evaluate, pruning)
+        bound = _edges(found, spaces, options.extend)
         if not bound or grown == options.rounds:
             break
         for (axis, end), because in bound.items():
             tuning.grid[axis] = extended(tuning.grid[axis], end)
             tuning.extensions.append(Extension(axis, tuning.grid[axis][end], because))
         budget = math.ceil((options.budget or 0) / len(options.grid[options.extend[0]]))
-        for search in searches:
+        for search in found:
             search.round = grown + 1
-    numbers = [name for name, values in tuning.grid.items() if all(map(is_number, values))]
-    tuning.on_edge = _edges(searches, axes, numbers)
+    if rerank is not None:
+        _rank_again(found, rerank)
+    tuning.spaces = {
+        s.method.name: {a: list(v) for a, v in space.axes.items()} for s, space in zip(found, spaces, strict=True)
+    }
+    numbers = [axis for axis in dict.fromkeys(axis for space in spaces for axis in space.axes) if _shared(axis, spec)]
+    tuning.on_edge = _edges(found, spaces, numbers)
     return tuning
 
 
+def _shared(axis: str, spec: Spec) -> bool:
+    """Return whether edges of an axis are reported: shared axes of numbers and all ranges."""
+    assert spec.tuning is not None  # a spec without [tuning] is not tuned
+    if any(axis in ranges_of(spec, method) for method in spec.methods):
+        return True
+    return axis in spec.tuning.grid and all(map(is_number, spec.tuning.grid[axis]))
+
+
 def _search(
-    searches: Sequence[Search], axes: Sequence[Mapping[str, list[Any]]], budget: int, evaluate: Evaluate
+    found: Sequence[Search], spaces: Sequence[Space], budget: int, evaluate: Evaluate, pruning: Sequence[int]
 ) -> None:
-    """One round: a grid at once, tree estimators a few points at a time, all methods side by side."""
+    """Run one round: a grid or Sobol points at once, tree estimators a few points at a time, all methods together."""
     left = budget
+    at_once = _AT_ONCE if found[0].options.sampler == "tpe" else budget
     while True:
-        asked = [
-            (search, trial, point)
-            for search, mine in zip(searches, axes, strict=True)
-            for trial, point in search.ask(mine, min(left, _AT_ONCE))
+        pending = [
+            (search, token, point)
+            for search, space in zip(found, spaces, strict=True)
+            for token, point in search.points.ask(space, min(left, at_once))
         ]
-        _settle(asked, evaluate)
-        left -= _AT_ONCE
+        _settle(pending, found[0].spec.epochs, evaluate, pruning)
+        left -= at_once
         if left <= 0:
             return
 
 
-def _settle(asked: list[Asked], evaluate: Evaluate) -> None:
-    """Evaluate what is not known, rung by rung if it is to be pruned, and tell it."""
-    fresh = []
-    for search, trial, point in asked:
-        known = search.trials.get(canonical(point))
-        if known is None:
-            fresh.append((search, trial, point))
+def _settle(pending: list[Pending], epochs: int, evaluate: Evaluate, pruning: Sequence[int]) -> None:
+    """Evaluate the new points, pruning at each rung, and record the results."""
+    fresh: dict[tuple[str, str], Pending] = {}
+    known = []
+    for search, token, point in pending:
+        key = search.method.name, canonical(point)
+        if key[1] in search.trials or key in fresh:
+            known.append((search, token, point))
         else:
-            search.tell(trial, point, known.measured, known.pruned)
-    if not fresh:
-        return
-    epochs, options = fresh[0][0].epochs, fresh[0][0].options
-    for rung in rungs(epochs, options.first_look) if options.pruner == "halving" else []:
-        fresh = _promoted(fresh, rung, evaluate)
-        if not fresh:
-            return
-    for (search, trial, point), measured in zip(fresh, evaluate(_points(fresh), epochs), strict=True):
-        search.tell(trial, point, measured, None)
+            fresh[key] = search, token, point
+    running = list(fresh.values())
+    for rung in pruning:
+        running = _promote(running, rung, evaluate) if running else []
+    if running:
+        for (search, token, point), measured in zip(running, evaluate(_points(running), epochs), strict=True):
+            search.tell(token, point, measured, None)
+    for search, token, point in known:
+        trial = search.trials[canonical(point)]
+        search.points.tell(token, trial.mean, trial.pruned is not None)
 
 
-def _promoted(asked: list[Asked], rung: int, evaluate: Evaluate) -> list[Asked]:
-    """Those that go on from the rung; of the others it is told that they were given up."""
+def _promote(running: list[Pending], rung: int, evaluate: Evaluate) -> list[Pending]:
+    """Train to a rung; record the pruned trials and return the others."""
     left = []
-    reached = list(zip(asked, evaluate(_points(asked), rung), strict=True))
-    for search in dict.fromkeys(one[0] for one in asked):
-        own = [(trial, point, measured) for (by, trial, point), measured in reached if by is search]
-        found = search.promoted(rung, [(point, measured) for _, point, measured in own])
-        for (trial, point, measured), goes_on in zip(own, found, strict=True):
-            trial.report(sum(measured) / len(measured), rung)  # tree estimators learn from a trial that is given up
-            if goes_on:
-                left.append((search, trial, point))
+    reached = list(zip(running, evaluate(_points(running), rung), strict=True))
+    for search in dict.fromkeys(one[0] for one in running):
+        own = [(token, point, measured) for (by, token, point), measured in reached if by is search]
+        promoted = search.promoted(rung, [(point, measured) for _, point, measured in own])
+        for (token, point, measured), continues in zip(own, promoted, strict=True):
+            search.points.report(token, sum(measured) / len(measured), rung)
+            if continues:
+                left.append((search, token, point))
             else:
-                search.tell(trial, point, measured, rung)
+                search.tell(token, point, measured, rung)
     return left
 
 
-def _points(asked: list[Asked]) -> list[tuple[Method, Point]]:
-    return [(search.method, point) for search, _, point in asked]
+def _points(running: list[Pending]) -> Asked:
+    return [(search.method, point) for search, _, point in running]
+
+
+def _rank_again(found: Sequence[Search], rerank: Rerank) -> None:
+    """Measure the best quarter of each method with additional seeds."""
+    best: list[tuple[Search, Trial]] = []
+    for search in found:
+        finished = [trial for trial in search.trials.values() if math.isfinite(trial.score)]
+        finished.sort(key=lambda trial: trial.order)
+        best += [(search, trial) for trial in finished[: math.ceil(len(search.trials) / _REDUCTION)]]
+    more = rerank([(search.method, trial.values) for search, trial in best]) if best else []
+    for (search, trial), measured in zip(best, more, strict=True):
+        again = replace(trial, measured=(*trial.measured, *measured), reranked=True)
+        search.trials[canonical(trial.values)] = again
 
 
 def extended(values: list[float], end: int) -> list[float]:
-    """One more value, below (``end=0``) or above (``end=-1``), as far away as its neighbours are from each other.
+    """Return an axis with one more value below (``end=0``) or above (``end=-1``), continuing its ratio.
 
     >>> extended([0.01, 0.1], -1)
     [0.01, 0.1, 1.0]
@@ -219,30 +267,28 @@ def extended(values: list[float], end: int) -> list[float]:
 
 
 def _edges(
-    searches: Sequence[Search], axes: Sequence[Mapping[str, list[Any]]], extend: Sequence[str]
+    found: Sequence[Search], spaces: Sequence[Space], axes: Sequence[str]
 ) -> dict[tuple[str, int], tuple[str, ...]]:
-    found = {
+    edges = {
         (axis, end): tuple(
             search.method.name
-            for search, mine in zip(searches, axes, strict=True)
-            if axis in mine and binding(search.trials, mine[axis], axis, end, by_range=search.ranged(axis))
+            for search, space in zip(found, spaces, strict=True)
+            if axis in space.axes and binding(search.trials, space.axes[axis], axis, end, by_range=axis in space.ranges)
         )
-        for axis in extend
+        for axis in axes
         for end in (0, -1)
     }
-    return {edge: names for edge, names in found.items() if names}
+    return {edge: names for edge, names in edges.items() if names}
 
 
 def binding(
     trials: Mapping[str, Trial], values: Sequence[float], axis: str, end: int, *, by_range: bool = False
 ) -> bool:
-    """Whether the best trial lies on this end of ``axis`` and is better than inside by 1% and by more than its noise.
+    """Return whether the best trial lies on this end of ``axis`` and clearly beats the values inside.
 
-    1% is of the loss, or of what a share that is maximized lacks to 1: an AUC of 0.905 instead of 0.900 is 5% better.
-
-    Inside is the neighbour that differs in nothing else, or, if that was not tried, the best of all others. The noise
-    is two standard errors of the paired difference over the tuning seeds: below some G0 nothing changes any more, and
-    which of two equal values is best is a matter of luck.
+    It must be better than inside by 1% of the loss (of 1 - AUC for an AUC) and by two standard errors of the paired
+    difference over the tuning seeds: below some G0 nothing changes, and then chance decides between equal values.
+    "Inside" is the neighbour that differs in nothing else or, if that was not tried, the best of all others.
     """
     best = min(trials.values(), key=lambda trial: trial.order)
     if len(values) < 2 or not math.isfinite(best.score) or not _at_end(best.values[axis], values, end, by_range):
@@ -254,8 +300,9 @@ def binding(
         if not others:
             return True
         inner = min(others, key=lambda trial: trial.order)
-    compared = best.at(inner.pruned)  # after as many epochs
-    gains = [best.sign * (a - b) for a, b in zip(inner.measured, compared, strict=True)]
+    compared = best.at(inner.pruned)  # after the same number of epochs
+    # Trials that were ranked again have more seeds; the first ones are the same for all.
+    gains = [best.sign * (a - b) for a, b in zip(inner.measured, compared, strict=False)]
     gain, spread = mean_and_std(gains)
     if not math.isfinite(gain):
         return True

@@ -1,4 +1,4 @@
-"""One unit of work from beginning to end: epochs, measurements, checkpoints."""
+"""The training loop of a unit of work: epochs, metrics and checkpoints."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ import torch
 
 from semaopt.experiments import data
 from semaopt.experiments.data.settings import Data
-from semaopt.experiments.training import distributed
-from semaopt.experiments.training.run import Result, Unit
-from semaopt.experiments.training.sampled import Cleaner, Ranker
-from semaopt.experiments.training.single import Member
-from semaopt.experiments.training.vectorized import Members
+from semaopt.experiments.training import distributed, networks, objectives
+from semaopt.experiments.training.run import Result, Run, Unit
+from semaopt.experiments.training.sampled import SampledRun
+from semaopt.experiments.training.single import SingleRun
+from semaopt.experiments.training.vectorized import VectorizedRuns
 
 
 class Trainee(Protocol):
-    """What is trained: one model, or several as one. Its random numbers are its own."""
+    """One run, or several trained as one, with random numbers of its own."""
 
     @property
     def steps(self) -> int:
-        """Of one epoch."""
+        """Steps in an epoch."""
 
     def draw(self) -> None:
         """Draw the order of the next epoch, and its labels."""
 
     def step(self, k: int) -> None:
-        """Step k of the epoch."""
+        """Take step k of the epoch."""
 
     def end_epoch(self) -> list[bool]:
-        """Move the rates; say of each run whether it is still finite."""
+        """Decay the rates; return for each run whether its parameters are finite."""
 
     def measure(self) -> list[dict[str, float]]:
-        """The metrics of each run now."""
+        """Return the metrics of each run."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next step depends on, as tensors and plain values."""
+        """Return everything the next step depends on, as tensors and plain values."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there, to the bit."""
+        """Resume from a state, to the bit."""
 
 
 class Checkpoint(Protocol):
-    """Where the state of an unfinished unit is kept."""
+    """The saved state of an unfinished unit."""
 
     notes: list[str]
     """Messages about damaged files."""
@@ -62,7 +62,7 @@ class Checkpoint(Protocol):
 
 
 class NoCheckpoint:
-    """Keeps nothing; see :class:`Checkpoint`."""
+    """Saves nothing; see :class:`Checkpoint`."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -86,7 +86,7 @@ def task(settings: Data) -> data.Task:
 
 
 class Progress:
-    """Where a unit stands: the epoch, the step in it, the curves, the seconds that it took so far to its end."""
+    """The current epoch and step of a unit, its curves so far and the seconds it took."""
 
     def __init__(self, unit: Unit) -> None:
         self.epoch = self.step = 0
@@ -95,7 +95,7 @@ class Progress:
         self.curves: list[dict[str, list[float]]] = [{name: [] for name in run.metrics} for run in unit.runs]
 
     def add(self, measured: Sequence[Mapping[str, float]]) -> None:
-        """What each run measures after an epoch; of one that has diverged nothing means anything."""
+        """Append the metrics of an epoch to the curves; those of a diverged run are NaN."""
         for curves, values, ok in zip(self.curves, measured, self.finite, strict=True):
             for name, curve in curves.items():
                 curve.append(values[name] if ok else math.nan)
@@ -108,7 +108,7 @@ def train(
 
     Args:
         unit: the runs.
-        checkpoint: where the state is kept; a state that is there is resumed, to the bit. None keeps nothing.
+        checkpoint: holds the state; training resumes from it, to the bit. By default nothing is saved.
         on_epoch: called after each epoch.
 
     Torch's global random state is left as it was.
@@ -118,76 +118,76 @@ def train(
         return _train(unit, checkpoint or NoCheckpoint(), on_epoch)
 
 
-def _train(unit: Unit, kept: Checkpoint, on_epoch: Callable[[], None]) -> list[Result]:
+def _train(unit: Unit, checkpoint: Checkpoint, on_epoch: Callable[[], None]) -> list[Result]:
     started = time.perf_counter()
     first = unit.runs[0]
     group = distributed.current()
-    loaded = group.share(kept.load() if group.first else None)
-    content = task(first.data)
-    trainee = _trainee(unit, content)
+    loaded = group.share(checkpoint.load() if group.first else None)
+    trainee = _trainee(unit, task(first.data))
     at = Progress(unit)
-    if loaded is not None and loaded["progress"]["until"] <= unit.epochs:  # else it is beyond what is asked for
+    if loaded is not None and loaded["progress"]["until"] <= unit.epochs:  # otherwise it is past the requested epoch
         trainee.load_state_dict(loaded["trainee"])
         vars(at).update(loaded["progress"])
-        if at.until < unit.epochs:  # the seconds to that rung are in its own result
+        if at.until < unit.epochs:  # the result of that rung already has the seconds so far
             at.until, at.seconds = unit.epochs, 0.0
         started -= at.seconds
 
     def save() -> None:
         at.seconds = time.perf_counter() - started
-        kept.save({"trainee": trainee.state_dict(), "progress": vars(at)})
+        checkpoint.save({"trainee": trainee.state_dict(), "progress": vars(at)})
 
-    def checkpoint() -> None:
-        if group.first and kept.due():
+    def save_if_due() -> None:
+        if group.first and checkpoint.due():
             save()
 
     while at.epoch < unit.epochs and any(at.finite):
-        _epoch(trainee, at, checkpoint)
+        _finish_epoch(trainee, at, save_if_due)
         if first.purpose == "final" or at.epoch == unit.epochs:
             at.add(trainee.measure())
         on_epoch()
-        checkpoint()
+        save_if_due()
     if group.first and unit.may_continue:
         save()
     seconds = (time.perf_counter() - started) / len(unit.runs)
+    length = unit.epochs if first.purpose == "final" else 1
     return [
-        _result(curves, ok, unit.epochs if first.purpose == "final" else 1, seconds, tuple(kept.notes))
+        _result(curves, ok, length, seconds, tuple(checkpoint.notes))
         for curves, ok in zip(at.curves, at.finite, strict=True)
     ]
 
 
-def check_classes(loss: str, content: data.Task) -> None:
-    """Refuse data that are not the loss's."""
-    if loss in ("auc", "average_precision") and content.classes != 2:
-        raise data.DataError(f"loss = {loss!r}: {content.name} has {content.classes} classes; set data.binary = true")
+def rehearse(run: Run) -> None:
+    """Load the data and build the model of a run; raise if they do not fit the loss, before anything is trained."""
+    content = task(run.data)
+    objectives.find(run.loss).validate_data(content, run.metrics, run.loss)
+    networks.build(run, content)
 
 
 def _trainee(unit: Unit, content: data.Task) -> Trainee:
-    first, loss = unit.runs[0], unit.runs[0].loss
-    check_classes(loss, content)
-    if loss == "cleaning":
-        return Cleaner(first, content)
-    if loss == "average_precision":
-        return Ranker(first, content)
-    return Member(first, content) if len(unit.runs) == 1 else Members(unit.runs, content)
+    first = unit.runs[0]
+    objective = objectives.find(first.loss)
+    objective.validate_data(content, first.metrics, first.loss)
+    if issubclass(objective, objectives.Sampled):
+        return SampledRun(first, content, objective)
+    return SingleRun(first, content) if len(unit.runs) == 1 else VectorizedRuns(unit.runs, content)
 
 
-def _epoch(trainee: Trainee, at: Progress, checkpoint: Any) -> None:
-    """The rest of the epoch that is under way."""
+def _finish_epoch(trainee: Trainee, at: Progress, save_if_due: Callable[[], None]) -> None:
+    """Train to the end of the current epoch."""
     if at.step == 0:
         trainee.draw()
     while at.step < trainee.steps:
         trainee.step(at.step)
         at.step += 1
         if at.step < trainee.steps:
-            checkpoint()
-    alive = trainee.end_epoch()
-    at.finite = [was and now for was, now in zip(at.finite, alive, strict=True)]
+            save_if_due()
+    finite = trainee.end_epoch()
+    at.finite = [was and now for was, now in zip(at.finite, finite, strict=True)]
     at.epoch, at.step = at.epoch + 1, 0
 
 
 def _result(curves: dict[str, list[float]], ok: bool, length: int, seconds: float, notes: tuple[str, ...]) -> Result:
-    """A run that diverged is a result: its curves end in NaN, also where an earlier rung has measured it."""
+    """Return the result of a run; the curves of a diverged run end in NaN, even if an earlier rung measured it."""
     curves = {name: curve[-length:] for name, curve in curves.items()}
     if not ok:
         kept = {name: curve[: length - 1] for name, curve in curves.items()}

@@ -1,9 +1,10 @@
-"""What is measured after an epoch: losses, accuracy and AUC of whole parts of the data, and the bounds of s."""
+"""Metrics of whole parts of the data after an epoch, and the bounds of the scaling s."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,38 +15,36 @@ from torch.optim import Optimizer
 from semaopt.diagnostics.measure import averaged, scaling_range
 
 PARTS = ("train", "valid", "test")
-BOUNDS = ("s_min", "s_median", "s_max")
-_OF_SCORES = {
-    "cross_entropy": ("loss", "accuracy", "auc"),
-    "auc": ("loss", "auc"),
-    "cleaning": ("loss", "accuracy"),
-    "average_precision": ("ap", "auc"),
-}
-#: Of losses that the methods of Table 2 and of the min-max problems minimize: they have bounds of s.
-_SCALED = ("cross_entropy", "auc")
+#: The bounds of s, and what a report calls them.
+BOUNDS = {"s_min": "smallest s", "s_median": "median s", "s_max": "largest s"}
 
 
-def names(loss: str) -> list[str]:
-    """All that can be recorded with a loss.
+@dataclass(frozen=True)
+class ScoreMetric:
+    """A metric of scores and labels that lies in [0, 1]; higher is better.
 
-    >>> names("auc")
-    ['train_loss', 'train_auc', 'valid_loss', 'valid_auc', 'test_loss', 'test_auc', 's_min', 's_median', 's_max']
+    Attributes:
+        value: the function.
+        title: what a report calls it.
+        binary: whether it is defined for two classes only, both of which must be present.
     """
-    found = [f"{part}_{what}" for part in PARTS for what in _OF_SCORES[loss]]
-    return [*found, *BOUNDS] if loss in _SCALED else found
+
+    value: Callable[[Tensor, Tensor], float]
+    title: str
+    binary: bool = False
 
 
 def is_share(metric: str) -> bool:
-    """Whether it lies between 0 and 1, higher being better.
+    """Whether a metric lies in [0, 1] and higher is better; of all others lower is better.
 
     >>> is_share("test_auc"), is_share("train_loss")
     (True, False)
     """
-    return metric.endswith(("_accuracy", "_auc", "_ap"))
+    return metric.partition("_")[2] in OF_SCORES
 
 
 def for_purpose(wanted: Iterable[str], purpose: str) -> list[str]:
-    """What a run of that purpose measures: a tuning run sees the validation part, a final one the test part.
+    """Return the metrics of a run: a tuning run never measures the test part, a final one never the validation part.
 
     >>> for_purpose(["train_loss", "test_loss", "valid_loss", "s_max"], "tune")
     ['train_loss', 'valid_loss', 's_max']
@@ -54,8 +53,17 @@ def for_purpose(wanted: Iterable[str], purpose: str) -> list[str]:
     return [name for name in dict.fromkeys(wanted) if not name.startswith(hidden)]
 
 
+def of_part(wanted: Iterable[str], part: str) -> list[str]:
+    """Return the metrics of one part, without its name.
+
+    >>> of_part(["train_loss", "test_loss", "test_auc"], "test")
+    ['loss', 'auc']
+    """
+    return [name.removeprefix(f"{part}_") for name in wanted if name.startswith(f"{part}_")]
+
+
 def class_loss(scores: Tensor, labels: Tensor, noise: float = 0.0, classes: int = 2) -> Tensor:
-    """The mean cross-entropy; with label noise its mean over the noise, exactly, less the noise's entropy."""
+    """Return the mean cross-entropy; with label noise its exact mean over the noise, less the noise's entropy."""
     if scores.dim() == 1:
         target = labels.to(scores.dtype) * (1 - noise) + noise / 2
         return binary_cross_entropy_with_logits(scores, target) - entropy(noise, 2)
@@ -63,7 +71,7 @@ def class_loss(scores: Tensor, labels: Tensor, noise: float = 0.0, classes: int 
 
 
 def entropy(noise: float, classes: int) -> float:
-    """Of a label under the noise, in nats: the smallest cross-entropy there is.
+    """Return the entropy of a noisy label in nats, which is the smallest possible cross-entropy.
 
     >>> round(entropy(0.2, 10), 4), entropy(0.0, 10)
     (0.8669, 0.0)
@@ -75,15 +83,35 @@ def entropy(noise: float, classes: int) -> float:
 
 
 def accuracy(scores: Tensor, labels: Tensor) -> float:
-    """The share of rows with the right class; NaN if there is no class to take."""
-    if not bool(torch.isfinite(scores).all()):
+    """Return the share of rows with the right class; NaN if a score is not finite."""
+    return float(_correct(scores, labels).mean()) if _finite(scores) else math.nan
+
+
+def worst_accuracy(scores: Tensor, labels: Tensor) -> float:
+    """Return the lowest accuracy of a class; NaN if a score is not finite.
+
+    >>> worst_accuracy(torch.tensor([1.0, -1.0, 1.0]), torch.tensor([1, 1, 1])), accuracy(torch.ones(2), torch.ones(2))
+    (0.6666666666666666, 1.0)
+    """
+    if not _finite(scores):
         return math.nan
+    correct = _correct(scores, labels)
+    return min(float(correct[labels == label].mean()) for label in set(labels.tolist()))
+
+
+def _correct(scores: Tensor, labels: Tensor) -> Tensor:
     found = (scores > 0).long() if scores.dim() == 1 else scores.argmax(-1)
-    return float((found == labels).double().mean())
+    return (found == labels).double()
+
+
+def _finite(scores: Tensor) -> bool:
+    return bool(torch.isfinite(scores).all())
 
 
 def area_under_curve(scores: Tensor, labels: Tensor) -> float:
-    """The probability that a positive row scores higher than a negative one, ties counting half.
+    """Return the probability that a positive row scores higher than a negative one; ties count half.
+
+    It is NaN if a score is not finite or a class is absent.
 
     >>> area_under_curve(torch.tensor([0.1, 0.4, 0.4, 0.8]), torch.tensor([0, 0, 1, 1]))
     0.875
@@ -91,13 +119,15 @@ def area_under_curve(scores: Tensor, labels: Tensor) -> float:
     from sklearn.metrics import roc_auc_score
 
     positive = labels == 1
-    if scores.dim() > 1 or not bool(torch.isfinite(scores).all()) or not 0 < int(positive.sum()) < len(positive):
+    if not _finite(scores) or not 0 < int(positive.sum()) < len(positive):
         return math.nan
     return float(roc_auc_score(*_arrays(positive, scores)))
 
 
 def average_precision(scores: Tensor, labels: Tensor) -> float:
-    """The mean over the positive rows of the precision at their score; rows of equal score count at once.
+    """Return the mean over the positive rows of the precision at their score; rows of equal score count at once.
+
+    It is NaN if a score is not finite or no row is positive.
 
     >>> average_precision(torch.tensor([0.9, 0.8, 0.7, 0.1]), torch.tensor([1, 0, 1, 0]))  # (1 + 2/3) / 2
     0.8333333333333333
@@ -105,17 +135,30 @@ def average_precision(scores: Tensor, labels: Tensor) -> float:
     from sklearn.metrics import average_precision_score
 
     positive = labels == 1
-    if scores.dim() > 1 or not bool(torch.isfinite(scores).all()) or not bool(positive.any()):
+    if not _finite(scores) or not bool(positive.any()):
         return math.nan
     return float(average_precision_score(*_arrays(positive, scores)))
 
 
 def _arrays(*tensors: Tensor) -> list[Any]:
-    """For scikit-learn; NumPy has no bfloat16."""
+    """Convert for scikit-learn; NumPy has no bfloat16."""
     return [x.detach().cpu().double().numpy() for x in tensors]
 
 
+OF_SCORES = {
+    "accuracy": ScoreMetric(accuracy, "accuracy"),
+    "worst_accuracy": ScoreMetric(worst_accuracy, "accuracy of the worst class"),
+    "auc": ScoreMetric(area_under_curve, "AUC", binary=True),
+    "ap": ScoreMetric(average_precision, "average precision", binary=True),
+}
+
+
+def wants_bounds(wanted: Iterable[str]) -> bool:
+    """Whether bounds of s are among the metrics."""
+    return any(name in BOUNDS for name in wanted)
+
+
 def bounds(optimizer: Optimizer) -> list[dict[str, float]]:
-    """The smallest, the median and the largest s = 1/(sqrt(u) + G0) of the last step, of each averaged group."""
+    """Return the smallest, median and largest s = 1/(sqrt(u) + G0) of the last step, for each averaged group."""
     found = [scaling_range(optimizer, group) for group in averaged(optimizer)]
     return [dict(zip(BOUNDS, ends, strict=True)) for ends in found if ends is not None]

@@ -12,6 +12,7 @@ from semaopt.experiments.data.settings import Data
 from semaopt.experiments.files import digest
 from semaopt.experiments.fingerprint import fingerprint
 from semaopt.experiments.models.settings import Model
+from semaopt.experiments.plugins import is_plugin, source_hash
 from semaopt.experiments.settings import Settings, Value
 
 Purpose = Literal["tune", "final"]
@@ -80,12 +81,18 @@ class Run:
     @cached_property
     def key(self) -> str:
         """The SHA-256 of configuration, code and versions: runs of equal keys give equal numbers."""
-        return digest([self.config, fingerprint()])
+        return digest([self.config, fingerprint(), self.plugins])
 
     @cached_property
     def path(self) -> str:
         """The key without ``until``: runs of equal path agree up to the epoch at which the shorter one stops."""
-        return digest([{**self.config, "until": None}, fingerprint()])
+        return digest([{**self.config, "until": None}, fingerprint(), self.plugins])
+
+    @cached_property
+    def plugins(self) -> dict[str, str]:
+        """The plug-ins of the run, each with the hash of its source file."""
+        names = (self.data.name, self.model.name, self.loss, self.algorithm.name)
+        return {name: source_hash(name) for name in names if is_plugin(name)}
 
     @property
     def values(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Several runs of one method as they train together, as one vectorised model."""
+"""Several runs of one method trained together as one vectorized model."""
 
 from __future__ import annotations
 
@@ -8,50 +8,52 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from semaopt.ensemble import Ensemble
-from semaopt.experiments import data
-from semaopt.experiments.training import methods, metrics, problem
+from semaopt.experiments.data import Task
+from semaopt.experiments.training import algorithms, metrics, networks
+from semaopt.experiments.training.objectives.base import orders
 from semaopt.experiments.training.run import Run
 from semaopt.optimizers._nonfinite import all_finite
 
 
-class Members:
+class VectorizedRuns:
     """Runs that differ in their seeds and rates; see :class:`semaopt.experiments.training.loop.Trainee`.
 
-    Each ends where it would have ended alone, to rounding. Runs of equal seed see the same batches, so these are
-    gathered once for each seed.
+    Each ends where it would have ended alone, up to rounding. Runs of equal seed see the same batches, so these are
+    gathered once per seed.
     """
 
-    def __init__(self, runs: Sequence[Run], task: data.Task) -> None:
+    def __init__(self, runs: Sequence[Run], task: Task) -> None:
         self.runs, self.task, first = runs, task, runs[0]
         self.device, self.dtype = first.machine.device, getattr(torch, first.machine.dtype)
-        models = [problem.build(run, task) for run in runs]
-        values, alike = _settings(runs)
-        self.ensemble = Ensemble(models, alike)
+        all_networks = [networks.with_loss(run, task) for run in runs]
+        self.loss = all_networks[0].loss
+        values, counts = _settings(runs)
+        self.ensemble = Ensemble(all_networks, counts)
         self.steps = math.ceil(len(task.train) / first.batch)
         seeds = list(dict.fromkeys(run.seed for run in runs))
-        self.generators = [problem.orders(seed) for seed in seeds]
+        self.generators = [orders(seed) for seed in seeds]
         self.stream = torch.tensor([seeds.index(run.seed) for run in runs])
-        sides = problem.sides([self.ensemble.parameters_of(k) for k in range(len(alike))], models[0].is_dual())
-        self.is_auc = models[0].auc is not None
+        variables = all_networks[0].variables([self.ensemble.parameters_of(k) for k in range(len(counts))])
         algorithm = first.algorithm
-        self.optimizer, self.schedule = methods.build(algorithm.name, algorithm.decays, values, sides, self.steps)
+        self.optimizer, self.schedule = algorithms.build(
+            algorithm.name, algorithm.decays, values, variables, self.steps
+        )
 
     def draw(self) -> None:
-        """The order of the next epoch, and its labels, for each seed."""
+        """Draw the order of the next epoch, and its labels, for each seed."""
         part, batch = self.task.train, self.runs[0].batch
         self.before = [generator.get_state() for generator in self.generators]
-        orders, labels = [], []
+        all_orders, labels = [], []
         for generator in self.generators:
-            orders.append(torch.randperm(len(part), generator=generator))
-            labels.append(part.draw(orders[-1], generator))
-        pairs = (torch.split(torch.stack(each), batch, 1) for each in (orders, labels))
+            all_orders.append(torch.randperm(len(part), generator=generator))
+            labels.append(part.draw(all_orders[-1], generator))
+        pairs = (torch.split(torch.stack(each), batch, 1) for each in (all_orders, labels))
         self.batches = list(zip(*pairs, strict=True))
 
     def step(self, k: int) -> None:
-        """One step of all members, each on batch k of its seed."""
+        """Take one step of all runs, each on batch k of its seed."""
         rows, labels = self.batches[k]
         inputs: Tensor = self.task.train.inputs(rows.flatten(), self.device, self.dtype)
         inputs = inputs.reshape(*rows.shape, *inputs.shape[1:])[self.stream]
@@ -60,19 +62,14 @@ class Members:
         self.optimizer.step()
 
     def _losses(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """One for each member. The cross-entropy stands outside of vmap, which would take it apart in Python."""
-        if self.is_auc:
-            losses: Tensor = self.ensemble(inputs, labels)
-            return losses
-        scores = self.ensemble(inputs)
-        if scores.dim() == 2:
-            each = binary_cross_entropy_with_logits(scores, labels.to(scores.dtype), reduction="none")
-        else:
-            each = cross_entropy(scores.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
-        return each.mean(1)
+        """Return one loss per run."""
+        if self.loss.stacks:
+            return self.loss.stacked(self.ensemble(inputs), labels)
+        losses: Tensor = self.ensemble(inputs, labels)
+        return losses
 
     def end_epoch(self) -> list[bool]:
-        """Move the rates; say of each member whether its parameters are finite."""
+        """Decay the rates; return for each run whether its parameters are finite."""
         if self.schedule is not None:
             self.schedule.step()
         states = (self.ensemble.state_dict_of(m) for m in range(len(self.runs)))
@@ -80,43 +77,42 @@ class Members:
 
     @torch.no_grad()
     def measure(self) -> list[dict[str, float]]:
-        """All metrics of each run."""
+        """Return the metrics of each run."""
         self.ensemble.eval()
-        found: list[dict[str, float]] = [{} for _ in self.runs]
-        for name in metrics.PARTS:
-            wanted = problem.measured(self.runs[0], name)
+        wanted_by_part = {name: metrics.of_part(self.runs[0].metrics, name) for name in metrics.PARTS}
+        scores = {}
+        for name, wanted in wanted_by_part.items():
             if wanted:
-                part = getattr(self.task, name)
-                inputs, labels = part.inputs(None, self.device, self.dtype), part.labels.to(self.device)
-                for what, values in self._values(wanted, inputs, labels).items():
-                    for m, mine in enumerate(found):
-                        mine[f"{name}_{what}"] = values[m]
-        if problem.wants_bounds(self.runs[0]):
-            for mine, ends in zip(found, metrics.bounds(self.optimizer), strict=True):
-                mine.update(ends)
+                inputs = getattr(self.task, name).inputs(None, self.device, self.dtype)
+                scores[name] = self.ensemble(inputs, shared=True)
+        found = []
+        for m in range(len(self.runs)):
+            network = self.ensemble.member(m)
+            assert isinstance(network, networks.ModelWithLoss)  # as it was built
+            own: dict[str, float] = {}
+            for name, each in scores.items():
+                labels = getattr(self.task, name).labels.to(self.device)
+                for what in wanted_by_part[name]:
+                    own[f"{name}_{what}"] = networks.value(network.loss, what, each[m], labels)
+            found.append(own)
+        if metrics.wants_bounds(self.runs[0].metrics):
+            for own, ends in zip(found, metrics.bounds(self.optimizer), strict=True):
+                own.update(ends)
         self.ensemble.train()
         return found
 
-    def _values(self, wanted: Sequence[str], inputs: Tensor, labels: Tensor) -> dict[str, list[float]]:
-        """Metrics on one part, of each run."""
-        scores = self.ensemble(inputs, shared=True)
-        values = {what: [problem.value(what, self.task, labels, mine) for mine in scores] for what in wanted}
-        if self.is_auc and "loss" in wanted:
-            values["loss"] = self.ensemble(inputs, labels, shared=True).tolist()
-        return values
-
     def state_dict(self) -> dict[str, Any]:
-        """Models, optimizer, schedule, and the random numbers as they were before the epoch that is under way."""
+        """Return models, optimizer, schedule, and the random states from before the current epoch."""
         return {
-            "members": [self.ensemble.state_dict_of(m) for m in range(len(self.runs))],
+            "runs": [self.ensemble.state_dict_of(m) for m in range(len(self.runs))],
             "optimizer": self.optimizer.state_dict(),
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "before": self.before,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there; the epoch under way is drawn again as it was."""
-        for m, own in enumerate(state["members"]):
+        """Resume from a state; the current epoch is drawn again as it was."""
+        for m, own in enumerate(state["runs"]):
             self.ensemble.load_state_dict_of(m, own)
         self.optimizer.load_state_dict(state["optimizer"])
         if self.schedule is not None:
@@ -127,17 +123,18 @@ class Members:
 
 
 def _settings(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[int]]:
-    """The settings, and how many consecutive runs have each: these are one param group, which saves starting steps.
+    """Return the distinct settings, and how many consecutive runs have each.
 
-    Not where coordinates meet: Adam+ scales by the norm of its group, and the bounds of s are those of one run.
+    Runs of equal settings share a param group, which is faster. They stay apart where coordinates interact: Adam+
+    scales by the norm of its group, and bounds of s are per run.
     """
-    alone = problem.wants_bounds(runs[0]) or runs[0].values.get("scaling") == "adam+"
+    alone = metrics.wants_bounds(runs[0].metrics) or runs[0].values.get("scaling") == "adam+"
     values: list[dict[str, Any]] = []
-    alike: list[int] = []
+    counts: list[int] = []
     for run in runs:
         if values and not alone and run.values == values[-1]:
-            alike[-1] += 1
+            counts[-1] += 1
         else:
             values.append(run.values)
-            alike.append(1)
-    return values, alike
+            counts.append(1)
+    return values, counts

@@ -81,7 +81,7 @@ def minimize_in_stages(
             averages = Averages()
             # tau is uniform on 0..T, independently for every seed.
             chosen: dict[int, list[int]] = {}
-            for row, tau in enumerate(torch.randint(stage.T + 1, (seeds,), generator=generator).tolist()):
+            for row, tau in enumerate(torch.randint(stage.T + 1, (seeds,), generator=generator, device="cpu").tolist()):
                 chosen.setdefault(tau, []).append(row)
             x_tau, v_tau = torch.empty_like(x), torch.empty_like(x)
             for t, noise in enumerate(blocks(oracle, stage.T + 1, x, generator)):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from semaopt.optimizers._minmax import ascend_
+from semaopt.kernels.ascend import ascend_
 from semaopt.problems.minmax import MinMax
 from semaopt.problems.oracles import Oracle, blocks
 from semaopt.problems.simulate.runs import Averages, Chain, Simulation, summarize

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from semaopt import scalings
 from semaopt.estimator import sema_
-from semaopt.optimizers.asa import descend_
+from semaopt.kernels.loop import descend_
 from semaopt.scalings import Scaling, Seen
 
 

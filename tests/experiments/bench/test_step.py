@@ -1,4 +1,4 @@
-"""The benchmark of a step: what it measures, prints and writes. No time is tested."""
+"""The benchmark of one step: what it measures, prints and writes. No test depends on a measured time."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from semaopt.experiments.bench import contestants, figure
+from semaopt.experiments.bench import candidates
 from semaopt.experiments.bench import step as bench_step
 from semaopt.experiments.cli.commands import app
 from tests.kernels.common import needs_c
 
-BASE = contestants.BASE
+BASE = candidates.BASE
 
 
-def test_resnet50_has_its_161_tensors():
+def test_resnet50_has_161_tensors():
     shapes = bench_step.resnet50()
     assert len(shapes) == 161
-    assert sum(math.prod(shape) for shape in shapes) == 25_557_032  # as torchvision's
+    assert sum(math.prod(shape) for shape in shapes) == 25_557_032  # as in torchvision
 
 
-def test_it_measures_prints_and_writes(tmp_path, capsys):
+def test_measures_prints_and_writes(tmp_path, capsys):
     bench_step.main(["--sizes", "one", "--seconds", "0.01", "--only", "semaopt adam", "--out", str(tmp_path)])
-    said = capsys.readouterr().out
-    assert "threads" in said
-    assert "1 element: " in said
+    printed = capsys.readouterr().out
+    assert "threads" in printed
+    assert "device cpu" in printed
+    assert "1 element: " in printed
     document = json.loads((tmp_path / "step.json").read_text())
     [result] = document["results"]
     rows = {row["name"]: row for row in result["rows"]}
@@ -37,61 +38,93 @@ def test_it_measures_prints_and_writes(tmp_path, capsys):
     assert "semaopt adam" in (tmp_path / "step.svg").read_text()
 
 
-@pytest.mark.parametrize("contestant", contestants.CONTESTANTS, ids=lambda c: c.name)
-def test_every_contestant_takes_steps(contestant):
-    if contestant.absent():
-        pytest.skip(contestant.absent())
+@pytest.mark.parametrize("candidate", candidates.CANDIDATES, ids=lambda c: c.name)
+def test_every_candidate_takes_steps(candidate):
+    if candidate.missing():
+        pytest.skip(candidate.missing())
     xs = bench_step.parameters([(3, 2), (4,)])
     before = [x.detach().clone() for x in xs]
-    bench_step.prepare(contestant, xs)()
+    bench_step.prepare(candidate, xs)()
     assert not any(torch.equal(x, old) for x, old in zip(xs, before, strict=True))
 
 
-def test_an_absent_peer_is_named():
-    assert contestants.Contestant("x", None, "no_such_peer").absent() == "pip install --no-deps no-such-peer"
+def test_missing_peer_is_named():
+    assert candidates.Candidate("x", None, "no_such_peer").missing() == "pip install --no-deps no-such-peer"
 
 
-def result(*seconds, absent=None):
+def test_parameters_and_gradients_are_on_the_device():
+    for x in bench_step.parameters([(2, 3), (4,)], "meta"):
+        assert x.device.type == x.grad.device.type == "meta"
+
+
+def test_the_clock_waits_for_the_device(monkeypatch):
+    events = []
+    monkeypatch.setattr(torch.cpu, "synchronize", lambda: events.append("wait"))
+    monkeypatch.setattr(bench_step.time, "perf_counter", lambda: events.append("clock") or 0.0)
+    wait = bench_step.waiter(torch.device("cpu"))
+    bench_step.seconds_per_step(lambda: events.append("step"), 2, wait)
+    assert events == ["step", "wait", "clock", "step", "step", "wait", "clock"]
+
+
+def test_unsupported_candidate_is_skipped_on_another_device(monkeypatch):
+    """Tensors stay on the CPU; only the name of the device is another one."""
+    create = bench_step.parameters
+    monkeypatch.setattr(bench_step, "parameters", lambda shapes, device: create(shapes))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+    def build(xs):
+        raise RuntimeError("`fused=True` requires a CPU\nmore")
+
+    broken = candidates.Candidate("broken", build)
+    monkeypatch.setattr(bench_step, "CANDIDATES", (candidates.CANDIDATES[0], broken))
+    found = bench_step.measure("one", 0.01, device="cuda")
+    assert [row.name for row in found.rows] == [BASE]
+    assert found.skipped == {"broken": "unsupported on cuda (`fused=True` requires a CPU)"}
+    with pytest.raises(RuntimeError, match="requires a CPU"):  # on the CPU it is a bug
+        bench_step.measure("one", 0.01)
+
+
+def result(*seconds, skipped=None):
     base, other = (bench_step.Times(name, list(times)) for name, times in zip((BASE, "other"), seconds, strict=True))
     rows = [t.row(base) for t in (base, other)]
-    noisy = [row.name for row in rows if row.error > bench_step.CLOSE]
-    return bench_step.Result("one", "1 element", rows, len(seconds[0]), noisy, absent or {}, 0.5)
+    noisy = [row.name for row in rows if row.error > bench_step.TOLERANCE]
+    return bench_step.Result("one", "1 element", rows, len(seconds[0]), noisy, skipped or {}, 0.5)
 
 
-def test_a_noisy_machine_is_said_to_be_noisy():
-    quiet = result([1.0, 2.0, 4.0] * 9, [0.5, 1.0, 2.0] * 9)  # a busy moment meets both: the ratio is steady
-    assert quiet.rows[1].ratio == 0.5
-    assert "Too noisy" not in bench_step.table(quiet)
-    noisy = result([1.0, 1.0, 1.0] * 3, [0.5, 1.0, 2.0] * 3, absent={"peer": "pip install peer"})
-    said = bench_step.table(noisy)
-    assert "Too noisy: 1 of 2 ratios are known only to" in said
-    assert "without peer: pip install peer" in said
+def test_noisy_ratios_are_reported():
+    steady = result([1.0, 2.0, 4.0] * 9, [0.5, 1.0, 2.0] * 9)  # load affects both: the ratio is constant
+    assert steady.rows[1].ratio == 0.5
+    assert "Too noisy" not in bench_step.table(steady)
+    noisy = result([1.0, 1.0, 1.0] * 3, [0.5, 1.0, 2.0] * 3, skipped={"peer": "pip install peer"})
+    text = bench_step.table(noisy)
+    assert "Too noisy: other: ratios known only to" in text
+    assert "Skipped peer: pip install peer" in text
 
 
-def test_turns_go_on_until_the_ratios_have_settled_or_time_is_over():
-    ticks = {BASE: 0, "other": 0}
+def test_rounds_end_when_ratios_have_settled_or_time_is_over():
+    counts = {BASE: 0, "other": 0}
 
     def step(name):
         def count():
-            ticks[name] += 1
+            counts[name] += 1
 
         return count
 
-    times = bench_step.in_turns({name: step(name) for name in ticks}, seconds=0.0)
-    assert [len(t.seconds) for t in times.values()] == [bench_step.FEWEST_TURNS] * 2
+    times = bench_step.take_turns({name: step(name) for name in counts}, seconds=0.0)
+    assert [len(t.seconds) for t in times.values()] == [bench_step.FEWEST_ROUNDS] * 2
 
 
 @needs_c
-@pytest.mark.parametrize("limit", contestants.LIMITS)
-def test_the_limit_touches_every_byte_it_says(limit):
+@pytest.mark.parametrize("limit", candidates.LIMITS)
+def test_the_limit_touches_exactly_its_bytes(limit):
     pools = []
-    for count in (40_000, 64, 16_384):  # chunks of several tensors, full and not
+    for count in (40_000, 64, 16_384):  # tensors of several chunks, of part of a chunk, of one chunk
         x = torch.nn.Parameter(torch.ones(count))
         x.grad = torch.ones(count)
-        pools.append(contestants.Pool(x))
-    arrays = contestants.LIMITS[limit]
+        pools.append(candidates.Pool(x))
+    arrays = candidates.LIMITS[limit]
     before = [[tensor.clone() for tensor in pool.arrays()] for pool in pools]
-    contestants.stream(arrays, pools)()
+    candidates.stream(arrays, pools)()
     for pool, old in zip(pools, before, strict=True):
         for (width, written), tensor, was in zip(arrays, pool.arrays(), old, strict=False):
             end = tensor.numel() * width // 4
@@ -100,10 +133,19 @@ def test_the_limit_touches_every_byte_it_says(limit):
             assert not changed[end // 2 :].any()
 
 
-def test_an_unknown_contestant_is_refused(capsys):
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["--only", "nobody"], '--only "nobody": unknown candidate. Choose from: "torch Adam fused", '),
+        (["--device", "nowhere"], "--device nowhere: not available ("),
+        (["--threads", "0"], "--threads 0: must be between 1 and 1024"),
+        (["--seconds", "nan"], "--seconds nan: must be a number above 0"),
+    ],
+)
+def test_wrong_arguments(capsys, args, text):
     with pytest.raises(SystemExit):
-        bench_step.main(["--only", "nobody"])
-    assert '--only: unknown "nobody"; there is: "torch Adam fused", ' in capsys.readouterr().err
+        bench_step.main(args)
+    assert text in capsys.readouterr().err
 
 
 def test_the_command():
@@ -111,9 +153,5 @@ def test_the_command():
     done = runner.invoke(app, ["bench", "step", "--sizes", "one", "--seconds", "0.01", "--only", "semaopt shb"])
     assert done.exit_code == 0
     assert "semaopt shb" in done.output
-    assert "is unknown; there is: step" in runner.invoke(app, ["bench", "nothing"]).output
+    assert "Choose from: step" in runner.invoke(app, ["bench", "nothing"]).output
     assert "--sizes" in runner.invoke(app, ["bench", "--help"]).output
-
-
-def test_times_have_their_units():
-    assert [figure._time(t) for t in (2.0, 0.0345, 12.3e-6)] == ["2 s", "34.5 ms", "12.3 us"]

@@ -30,7 +30,7 @@ def test_images(images, name, count):
 
 
 def test_images_are_not_molecules(images):
-    with pytest.raises(data.DataError, match=r"cifar10 holds images; take a resnet, mlp or logistic$"):
+    with pytest.raises(data.DataError, match=r"cifar10 holds images\. Use a resnet, mlp or logistic\.$"):
         models.build("mpnn", images)
 
 
@@ -77,8 +77,8 @@ def test_hidden_layers():
         ("logistic", {"hidden": 3}, "logistic has no option 'hidden'"),
         ("mlp", {"hidden": []}, r"hidden=\[\]: must be a positive number"),
         ("mlp", {"hidden": 0}, "hidden=0: must be a positive number"),
-        ("resnet20", {}, "resnet20 takes images, and digits holds table; take mlp or logistic$"),
-        ("mpnn", {}, "mpnn takes molecules, and digits holds table; take mlp or logistic$"),
+        ("resnet20", {}, r"resnet20 takes images, but digits holds table\. Use mlp or logistic\.$"),
+        ("mpnn", {}, r"mpnn takes molecules, but digits holds table\. Use mlp or logistic\.$"),
     ],
 )
 def test_refusals(name, options, text):
@@ -90,7 +90,7 @@ def test_rows_are_not_molecules(tmp_path, trusted):
     official.bbbp(tmp_path)
     task = data.load("bbbp", root=trusted("bbbp"))
     for name in ("mlp", "resnet8"):
-        with pytest.raises(data.DataError, match=r"bbbp holds molecules; take mpnn$"):
+        with pytest.raises(data.DataError, match=r"bbbp holds molecules\. Use mpnn\.$"):
             models.build(name, task)
     assert models.build("mpnn", task)(task.train.inputs(torch.arange(3))).shape == (3,)
 

@@ -105,7 +105,7 @@ def test_refusals():
         MPNN(implementation="fats")
     with pytest.raises(data.DataError, match="units=16: must be at least 29"):
         MPNN(units=16)
-    with pytest.raises(data.DataError, match="mpnn takes molecules, and digits holds table"):
+    with pytest.raises(data.DataError, match="mpnn takes molecules, but digits holds table"):
         models.build("mpnn", data.load("digits"))
 
 

@@ -1,19 +1,19 @@
-"""The page and the figure: they hold the numbers, escape what they are given, and need nothing else."""
+"""The HTML and Markdown reports: they contain the numbers, escape all text and load nothing."""
 
 import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from xml.etree import ElementTree
 
 import pytest
-from matplotlib.figure import Figure
 
-from semaopt.experiments.report import figures, html, markdown, theorem_figure
-from semaopt.experiments.results.model import to_json
-from semaopt.experiments.results.statistics import mean_and_std, number_text
+from semaopt.experiments.report import html, markdown, view, wording
+from semaopt.experiments.results import claims
+from semaopt.experiments.results.export import to_json
+from semaopt.experiments.results.model import StudyResult
+from semaopt.experiments.results.statistics import number_text
 from semaopt.experiments.training.run import Result
-from tests.experiments.tiny import AUC, a_spec, go
+from tests.experiments.tiny import go
 
 HOSTILE = '<script>alert("&")</script>'
 VOID = {"meta"}
@@ -24,14 +24,9 @@ def results(tmp_path_factory):
     return go(tmp_path_factory.mktemp("report"))
 
 
-def render(results):
-    panels = {finding.name: figures.panels(finding) for finding in results.findings}
-    return html.page(
-        results, panels, {c.name: theorem_figure.panel(c, theorem_figure.element(c)) for c in results.checks}
-    )
-
-
 class Balanced(HTMLParser):
+    """Asserts that every tag is closed; collects ids and tag names."""
+
     def __init__(self):
         super().__init__()
         self.open, self.ids, self.seen = [], [], set()
@@ -46,8 +41,18 @@ class Balanced(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_whole_and_alone(results):
-    page = render(results)
+def with_spec(finding, **changes):
+    return replace(finding, spec=finding.spec.model_copy(update=changes))
+
+
+def with_study(finding, *, finals=None, tuning=None):
+    """The finding with another tuning or other final runs in its only study."""
+    (study,) = finding.studies
+    return replace(finding, studies=(StudyResult(finals or study.finals, tuning or study.tuning),))
+
+
+def test_the_page_is_complete_and_self_contained(results):
+    page = html.render(results)
     parser = Balanced()
     parser.feed(page)
     assert parser.open == []
@@ -59,166 +64,176 @@ def test_the_page_is_whole_and_alone(results):
     assert "default-src 'none'" in page
 
 
-def test_the_page_has_the_numbers(results):
-    page, (finding,) = render(results), results.findings
+def test_the_page_contains_the_numbers(results):
+    page, (finding,) = html.render(results), results.findings
     for final in finding.finals:
-        mean, std = mean_and_std(final.last("train_loss"))
-        assert f"{number_text(mean, 3)} ± {number_text(std)}" in page
-        mean, std = mean_and_std(final.last("test_accuracy"))
-        assert f"{100 * mean:.2f} ± {100 * std:.2f}" in page
+        name = final.method.name
+        assert f"<td>{wording.spread(finding.ends(name, 'train_loss'))}</td>" in page
+        assert f"<td>{wording.spread(finding.ends(name, 'test_accuracy'), percent=True)}</td>" in page
         for loss, accuracy in zip(final.last("train_loss"), final.last("test_accuracy"), strict=True):
             assert f"<td>{number_text(loss, 3)}</td>" in page
             assert f"<td>{100 * accuracy:.2f}</td>" in page
-        for trial in finding.tuning.trials[final.method.name].values():
+        for trial in finding.tuning.trials[name].values():
             assert f"<td>{number_text(trial.mean, 4)}</td>" in page
     assert page.count('<tr class="chosen">') == 3
     assert results.session.command in page
     assert results.environment["torch"] in page
-    for sentence in finding.headline.split(". "):
-        assert sentence.replace("'", "&#x27;") in page
-    assert finding.evidence in page
 
 
-def changed(finding, **changes):
-    return replace(finding, spec=finding.spec.model_copy(update=changes))
+def test_the_verdict_comes_first_then_differences_curves_protocol_runs(results):
+    page, (finding,) = html.render(results), results.findings
+    verdict = claims.verdict(finding)
+    line = wording.evidence_line(finding)
+    assert f'<span class="outcome {verdict.outcome}">{verdict.outcome}</span> {line}' in page
+    for row in verdict.rows:
+        assert f"<td>{row.outcome}</td><td>{row.comparison.text}</td><td>{row.comparison.probability:.2f}</td>" in page
+    parts = ['<h2 id="tiny">', line, 'id="tiny-differences-', 'id="tiny-train_loss-', "<h3>Protocol", "<h3>All runs"]
+    places = [page.rindex(part) if part == line else page.index(part) for part in parts]
+    assert page.index(line) < places[0]  # and in the summary above
+    assert sorted(places[2:]) == places[2:]
+    assert not re.search(r"\d+ of \d+ (?:comparisons|claims)", page)
 
 
-def test_hostile_strings_are_escaped(results):
+def test_hostile_text_is_escaped(results):
     (finding,) = results.findings
     finals = [
         replace(f, method=f.method.model_copy(update={"label": f"{HOSTILE}{k}"})) for k, f in enumerate(finding.finals)
     ]
     claim = finding.spec.claim.model_copy(update={"text": HOSTILE})
-    worst = replace(changed(finding, title=HOSTILE, about=HOSTILE, claim=claim), finals=tuple(finals))
+    worst = with_study(with_spec(finding, title=HOSTILE, about=HOSTILE, claim=claim), finals=tuple(finals))
     session = replace(results.session, command=HOSTILE, damaged=(HOSTILE,))
-    everything = replace(results, scale=HOSTILE, findings=(worst,), environment={HOSTILE: HOSTILE}, session=session)
-    page = render(everything)
-    assert page.count("<script") == 1  # our own
-    assert "&lt;script&gt;alert(&quot;&amp;&quot;)&lt;/script&gt;" in page
+    everything = replace(
+        results, scale=HOSTILE, findings=(worst,), environment={HOSTILE: HOSTILE}, session=session, notes=(HOSTILE,)
+    )
+    page = html.render(everything)
+    assert page.count("<script") == 1  # the script that sorts tables
+    assert "&lt;script&gt;alert(&#34;&amp;&#34;)&lt;/script&gt;" in page
+    assert "&amp;lt;" not in page  # escaped once
     Balanced().feed(page)
+    text = markdown.render(everything)
+    assert "<script" not in text
+    assert '&lt;script&gt;alert("&amp;")&lt;/script&gt;' in text
 
 
-def test_dollars_are_no_mathematics(results):
+def test_markdown_tables_survive_bars(results):
+    (finding,) = results.findings
+    finals = tuple(replace(f, method=f.method.model_copy(update={"label": "a|b"})) for f in finding.finals)
+    text = markdown.render(replace(results, findings=(with_study(finding, finals=finals),)))
+    rows = [line for line in text.splitlines() if line.startswith("| a\\|b |")]
+    assert rows
+    heads = [line for line in text.splitlines() if line.startswith("| method | training loss")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in (heads[0], rows[0])} == {5}
+
+
+def test_dollars_are_not_mathematics(results):
     (finding,) = results.findings
     text = r"cost $\nosuch$ of \$5"
     methods = [method.model_copy(update={"label": text}) for method in finding.spec.methods]
     finals = tuple(replace(final, method=method) for final, method in zip(finding.finals, methods, strict=True))
-    spec = finding.spec.model_copy(update={"title": text, "methods": methods})
-    dollars = replace(finding, spec=spec, finals=finals)
-    assert text in figures.whole(dollars).svg
-    assert text in render(replace(results, findings=(dollars,)))
+    dollars = with_study(with_spec(finding, title=text, methods=methods), finals=finals)
+    assert text in html.render(replace(results, findings=(dollars,)))
 
 
-def test_the_tables_in_markdown_say_where_it_was_run(results):
+def test_markdown_describes_the_environment(results):
     (finding,) = results.findings
     known = {"torch": "2.13", "python": "3.12", "platform": "Linux-6.1-x86_64-with-glibc2.36", "cores": "2"}
-    old = {"torch": "2.13", "machine": "x86_64", "step": "compiled"}
-    for environment, said in ((known, "torch 2.13, python 3.12, Linux, 2 cores."), (old, "torch 2.13.")):
+    other = {"torch": "2.13", "machine": "x86_64", "step": "compiled"}
+    for environment, text in ((known, "torch 2.13, python 3.12, Linux, 2 cores."), (other, "torch 2.13.")):
         changed = replace(finding, origin=replace(finding.origin, environment=environment))
-        assert f"\n\n{said}\n\n" in markdown.text(replace(results, findings=(changed,)))
+        assert f" {text}\n\n" in markdown.render(replace(results, findings=(changed,)))
 
 
-def test_extensions_and_remaining_edges_are_told(results):
+def test_best_values_on_an_edge_are_reported(results):
     (finding,) = results.findings
-    falling = {"lr": finding.tuning.grid["lr"][::-1]}
-    for grid in (finding.tuning.grid, falling):
-        tuning = replace(finding.tuning, grid=grid, on_edge={("lr", -1): ("adam", "both")})
-        told = replace(results, findings=(replace(finding, tuning=tuning),))
-        said = "The best lr of folklore Adam and increasing β + decreasing lr still lies on the edge, 0.0333."
-        assert said in render(told)
-        assert said in markdown.text(told)
-        assert to_json(told)["experiments"]["tiny"]["tuning"]["still_on_edge"][0]["value"] == 0.0333333
+    tuning = replace(finding.tuning, on_edge={("lr", -1): ("adam", "both")})
+    changed = replace(results, findings=(with_study(finding, tuning=tuning),))
+    edge = tuning.edge("lr", -1)
+    text = f"The best lr of folklore Adam and increasing β + decreasing lr is still on the edge, {edge:.3g}."
+    assert text in html.render(changed)
+    assert text in markdown.render(changed)
+    (written,) = to_json(changed)["experiments"]["tiny"]["tuning"]
+    assert written["still_on_edge"][0]["value"] == edge
 
 
-def test_what_the_growth_of_the_grid_changed_is_shown(results):
+def test_the_effect_of_extending_the_grid_is_shown(results):
     (finding,) = results.findings
     before = [finding.tuning.best_before(method.name) for method in finding.spec.methods]
     after = [finding.tuning.best(method.name) for method in finding.spec.methods]
     assert before != after
-    head = "| method | validation loss, first grid | lr, first grid | validation loss, grown grid | lr, grown grid |\n"
-    written = markdown.text(results).partition(head)[2].splitlines()[1:4]
+    columns = [f"{name}, {when}" for when in ("first grid", "extended grid") for name in ("validation loss", "lr")]
+    head = f"| method | {' | '.join(columns)} |\n"
+    rows = markdown.render(results).partition(head)[2].splitlines()[1:4]
     numbers = [
         [number_text(t.mean, 4), f"{t.values['lr']:.3g}", number_text(u.mean, 4), f"{u.values['lr']:.3g}"]
         for t, u in zip(before, after, strict=True)
     ]
-    assert [line.strip("| ").split(" | ")[1:] for line in written] == numbers
-    assert all("".join(f"<td>{cell}</td>" for cell in row) in render(results) for row in numbers)
-    unknown = {
-        name: {key: replace(trial, round=None) for key, trial in trials.items()}
-        for name, trials in finding.tuning.trials.items()
-    }
-    for change in ({"extensions": []}, {"trials": unknown}):
-        still = replace(results, findings=(replace(finding, tuning=replace(finding.tuning, **change)),))
-        assert "grown grid" not in markdown.text(still) + render(still)
+    assert [line.strip("| ").split(" | ")[1:] for line in rows] == numbers
+    assert all("".join(f"<td>{cell}</td>" for cell in row) in html.render(results) for row in numbers)
+    assert "The grid was extended to lr 0.0333 for all methods: the best lr of " in markdown.render(results)
+    same = replace(results, findings=(with_study(finding, tuning=replace(finding.tuning, extensions=[])),))
+    assert "extended grid" not in markdown.render(same) + html.render(same)
 
 
-def test_successive_halving_is_told(results):
-    (finding,) = results.findings
-    assert "halving" not in render(results) + markdown.text(results)
-    cases = (
-        (16, 3, "3, 12", "epochs 3, 12"),
-        (16, None, "1, 4", "epochs 1, 4"),
-        (16, 5, "5", "epoch 5"),
-        (1, None, None, None),
-    )
-    for epochs, first, said, written in cases:
-        options = finding.spec.tuning.model_copy(update={"pruner": "halving", "first_look": first})
-        spec = finding.spec.model_copy(update={"tuning": options, "epochs": epochs})
-        these = replace(results, findings=(replace(finding, spec=spec),))
-        page, tables = render(these), markdown.text(these)
-        assert ("halving" in page) == ("halving" in tables) == (said is not None)
-        assert said is None or f"By successive halving: from epoch {said} a trial goes on" in page
-        assert said is None or f"method, by successive halving after {written}, 2 tuning seeds." in tables
+def test_successive_halving_is_described(results, monkeypatch):
+    assert "halving" not in html.render(results) + markdown.render(results)
+    for epochs, text in (([3, 12], "epochs 3 and 12"), ([5], "epoch 5")):
+        monkeypatch.setattr(view, "rungs", lambda _, epochs=epochs: epochs)
+        expected = f"Successive halving: at {text}, only the best quarter of a method&#39;s trials continue."
+        assert expected in html.render(results)
+        assert expected.replace("&#39;", "'") in markdown.render(results)
 
 
-def test_epochs_are_whole_and_shares_end_at_one_hundred(results):
-    (finding,) = results.findings
-    for curve in ([0.99, 0.999, 1.0], [1.0, 1.0, 1.0]):
-        near = Result({**finding.finals[0].runs[0].curves, "test_accuracy": curve}, 1.0)
-        finals = tuple(replace(final, runs=(near,) * 3) for final in finding.finals)
-        axes = Figure().subplots()
-        figures.draw(axes, replace(finding, finals=finals), "test_accuracy")
-        low, high = axes.get_ylim()
-        shown = [tick for tick in axes.get_yticks() if low <= tick <= high]
-        assert high > 100.0 == pytest.approx(max(shown))
-        assert all(tick == round(tick) for tick in axes.get_xticks())
-
-
-def test_what_diverged_is_called_so(results):
+def test_diverged_runs_are_named(results):
     (finding,) = results.findings
     broken = Result(dict.fromkeys(finding.spec.metrics, [math.nan] * 3), 1.0, "diverged")
     finals = (replace(finding.finals[0], runs=(broken,) * 3), *finding.finals[1:])
-    page = render(replace(results, findings=(replace(finding, finals=finals),)))
-    assert "diverged" in page
-    assert "not comparable" in page
+    page = html.render(replace(results, findings=(with_study(finding, finals=finals),)))
+    assert "<td>diverged</td>" in page
+    assert "A line ends where a run diverged." in page
     assert "nan" not in re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL)
 
 
-def test_six_methods_of_the_auc_have_six_colours(results, tmp_path):
-    spec = a_spec(**AUC)
-    twice = [
-        m.model_copy(update={"name": f"{m.name}{k}", "label": f"{m.label} {k}"}) for k in range(3) for m in spec.methods
-    ]
-    claim = spec.claim.model_copy(update={"order": ["sgda0", "pdada0"]})
-    tuning = spec.tuning.model_copy(update={"budget": 1})
-    seeds = spec.seeds.model_copy(update={"final": [0, 1]})
-    found = go(tmp_path, spec.model_copy(update={"methods": twice, "claim": claim, "tuning": tuning, "seeds": seeds}))
-    page = render(found)
-    Balanced().feed(page)
-    assert {f"var(--method-{k})" for k in range(6)} <= set(re.findall(r"var\(--method-\d\)", page))
-    assert "training AUC, %" in page
-    assert figures.whole(found.findings[0]).png.startswith(b"\x89PNG")
-
-
-def test_the_svg_is_xml_with_axes_units_and_legend(results):
+def test_several_studies_are_shown_one_by_one(results):
     (finding,) = results.findings
-    drawing = figures.whole(finding)
-    texts = {"".join(element.itertext()).strip() for element in ElementTree.fromstring(drawing.svg).iter()}
-    labels = {final.method.label for final in finding.finals}
-    assert {*labels, "training loss (cross-entropy, nats)", "test accuracy (%)", "epoch (dotted: rates decay)"} <= texts
-    assert any("paper's order" in text for text in texts)
+    (study,) = finding.studies
+    two = replace(finding, studies=(study, study))
+    page, text = (render(replace(results, findings=(two,))) for render in (html.render, markdown.render))
+    assert "Study 2, folklore Adam: 9 trials" in page
+    assert "| method | study | lr |" in text
+    for shown in (page, text):
+        assert "2 studies with 3 seeds each" in shown
+        assert wording.STUDIES in shown
+        assert wording.ONE_STUDY not in shown
+    assert "over 2 studies" in page
 
 
-def test_the_figure_is_the_same_each_time(results):
+def test_a_claim_without_comparisons_is_measured(results):
     (finding,) = results.findings
-    assert figures.whole(finding) == figures.whole(finding)
+    claim = finding.spec.claim.model_copy(update={"order": [], "beats": {}})
+    changed = replace(results, findings=(with_spec(finding, claim=claim),))
+    page = html.render(changed)
+    assert '<span class="outcome measured">measured</span>' in page
+    assert "tiny-differences" not in page
+    assert wording.evidence_line(changed.findings[0]).startswith("Training loss from ")
+
+
+def test_comparisons_are_grouped_by_outcome(results, monkeypatch):
+    (finding,) = results.findings
+    rows = claims.verdict(finding).rows
+    assert len(rows) == 3
+
+    def with_outcomes(*outcomes):
+        changed = tuple(replace(row, outcome=outcome) for row, outcome in zip(rows, outcomes, strict=False))
+        monkeypatch.setattr(claims, "verdict", lambda _: claims.ClaimVerdict(outcomes[0], changed))
+        return wording.evidence_line(finding)
+
+    values = [row.comparison.text.partition(" (")[0] for row in rows]
+    beta, both = "increasing β vs folklore Adam", "increasing β + decreasing lr vs"
+    same = with_outcomes("confirmed", "confirmed", "confirmed")
+    assert same == f"{beta} ({values[0]}); {both} folklore Adam ({values[1]}), increasing β ({values[2]})."
+    mixed = with_outcomes("undecided", "confirmed", "contradicted")
+    assert mixed == (
+        f"Confirmed: {both} folklore Adam ({values[1]}). Contradicted: {both} increasing β ({values[2]}). "
+        f"Undecided: {beta} ({values[0]})."
+    )
+    assert with_outcomes("confirmed") == f"{beta}: {rows[0].comparison.text}."

@@ -1,56 +1,55 @@
-"""The table of claims: which pairs a claim is made of, and what is said of each and of all together."""
+"""Verdicts on claims: which pairs are compared, and the verdict on each and on the whole claim."""
 
 import math
 
 import pytest
 
 from semaopt.experiments.results import claims
-from semaopt.experiments.results.model import Final, Finding, Origin
+from semaopt.experiments.results.model import Final, Finding, Origin, StudyResult
 from semaopt.experiments.training.run import Result
 from tests.experiments.tiny import a_spec
 
 ORIGIN = Origin("", "", {}, 0, 0.0, 0.0, "")
 SEEDS = (0.99, 1.0, 1.01)
+NOISY = [0.5, 1.1, 2.0]
 
 
-def finding(order=("adam", "beta", "both"), beats=None, **losses):
-    """Three seeds around each method's loss; their noise is shared, so that pairs differ by the same ratio."""
-    spec = a_spec(claim={"text": "It falls.", "metric": "train_loss", "order": list(order), "beats": beats or {}})
+def study(spec, losses):
+    """Three seeds around the loss of each method; their noise is shared, so all pairs have the same ratio."""
     finals = []
     for method in spec.methods:
         values = losses.get(method.name, 1.0)
         each = values if isinstance(values, list) else [values * seed for seed in SEEDS]
-        runs = tuple(Result({"train_loss": [1.0, value]}, 0.0) for value in each)
-        finals.append(Final(method, None, runs))
-    return Finding(spec, {}, tuple(finals), None, ORIGIN)
+        finals.append(Final(method, None, tuple(Result({"train_loss": [2.0, *[value] * 3]}, 0.0) for value in each)))
+    return StudyResult(tuple(finals), None)
 
 
-NOISY = [0.5, 1.1, 2.0]
+def finding(*studies, order=("adam", "beta", "both"), beats=None, **losses):
+    claim = {"text": "It falls.", "metric": "train_loss", "order": list(order), "beats": beats or {}}
+    spec = a_spec(claim=claim, epochs=4, studies=max(len(studies), 1))
+    return Finding(spec, {}, tuple(study(spec, one) for one in studies or (losses,)), ORIGIN)
 
 
 @pytest.mark.parametrize(
-    ("losses", "outcomes", "together"),
+    ("losses", "outcomes", "claim"),
     [
-        ({"beta": 0.5, "both": 0.2}, ["came out"] * 3, "came out"),
-        ({"beta": 0.5, "both": 0.7}, ["came out", "came out", "the other way"], "in part"),
-        ({"beta": 2.0, "both": 3.0}, ["the other way"] * 3, "the other way"),
-        ({"beta": NOISY, "both": 3.0}, ["within noise", "the other way", "within noise"], "the other way"),
-        ({"beta": NOISY, "both": 0.1}, ["within noise", "came out", "came out"], "in part"),
-        ({"beta": NOISY, "both": NOISY[::-1]}, ["within noise"] * 3, "within noise"),
-        (
-            {"beta": [1.0, math.nan, 1.0], "both": 0.1},
-            ["not comparable", "came out", "not comparable"],
-            "in part",
-        ),
+        ({"beta": 0.5, "both": 0.2}, ["confirmed"] * 3, "confirmed"),
+        ({"beta": 0.5, "both": 0.7}, ["confirmed", "confirmed", "contradicted"], "contradicted"),
+        ({"beta": 2.0, "both": 3.0}, ["contradicted"] * 3, "contradicted"),
+        ({"beta": NOISY, "both": 3.0}, ["undecided", "contradicted", "undecided"], "contradicted"),
+        ({"beta": NOISY, "both": 0.01}, ["undecided", "confirmed", "confirmed"], "undecided"),
+        ({"beta": NOISY, "both": NOISY[::-1]}, ["undecided"] * 3, "undecided"),
+        ({"beta": 1.01, "both": 0.1}, ["equivalent", "confirmed", "confirmed"], "equivalent"),
+        ({"beta": 1.01, "both": 0.99}, ["equivalent"] * 3, "equivalent"),
     ],
 )
-def test_each_comparison_and_all_together(losses, outcomes, together):
+def test_each_comparison_and_the_whole_claim(losses, outcomes, claim):
     verdict = claims.verdict(finding(**losses))
     assert [row.outcome for row in verdict.rows] == outcomes
-    assert (verdict.outcome, verdict.counted) == (together, f"{outcomes.count('came out')} of 3")
+    assert verdict.outcome == claim
 
 
-def test_who_is_compared_with_whom():
+def test_pairs_of_a_claim():
     pairs = [(one.method, one.against) for one in finding().claimed()]
     assert pairs == [("beta", "adam"), ("both", "adam"), ("both", "beta")]
     assert [(one.method, one.against) for one in finding(order=["adam", "both"]).claimed()] == [("both", "adam")]
@@ -58,54 +57,63 @@ def test_who_is_compared_with_whom():
     assert [(one.method, one.against) for one in beats] == [("beta", "adam"), ("both", "adam")]
 
 
-@pytest.mark.parametrize(
-    ("losses", "said"),
-    [
-        (
-            {"beta": 0.5, "both": 0.7},
-            "claim comes out. The lowest training loss has increasing β, 0.500",
-        ),
-        (
-            {"beta": 2.0, "both": 0.7},
-            "Tiny: the paper's claim comes out in 1 of 2 comparisons. The lowest",
-        ),
-        ({"beta": 2.0, "both": 3.0}, "does not come out. The lowest training loss has folklore Adam, 1.00 in the mean"),
-        ({"beta": [math.nan] * 3, "both": 3.0}, "does not come out. The lowest training loss has folklore Adam"),
-    ],
-)
-def test_the_headline_of_who_beats_whom_says_no_more_than_the_table(losses, said):
-    found = finding(order=(), beats={"beta": ["adam"], "both": ["adam"]}, **losses)
-    assert said in found.headline
-    assert claims.verdict(found).counted in ("2 of 2", "1 of 2", "0 of 2")
+def test_intervals_of_a_claim_are_corrected_for_their_number():
+    found = finding(beta=[0.45, 0.5, 0.55], both=[0.2, 0.25, 0.3])
+    alone = found.compare("train_loss", "beta", "adam")
+    (row,) = [row for row in claims.verdict(found).rows if row.comparison.method == "beta"]
+    assert row.comparison.confidence > alone.confidence == 0.95
+    assert row.comparison.interval.low < alone.interval.low
 
 
-def test_a_row_says_how_much_and_against_which_noise():
-    row = claims.verdict(finding(beta=0.5)).rows[0]
-    assert row.statement == "increasing β ends lower than folklore Adam"
-    assert row.difference == "× 0.5000 (0.5000 to 0.5000)"
-    # ln 0.5 over the deviation of the logarithms of single seeds, which is 0.01.
-    assert float(row.deviations) == pytest.approx(math.log(0.5) / 0.01, rel=0.01)
+def test_evidence_of_a_comparison():
+    one = finding(beta=0.5).compare("train_loss", "beta", "adam")
+    assert one.text == "× 0.5000 (0.5000 to 0.5000)"
+    # ln 0.5 over the standard deviation of the logarithms of single seeds, which is 0.01.
+    assert one.deviations == pytest.approx(math.log(0.5) / 0.01, rel=0.01)
+    assert one.probability == 1.0
+    assert finding(beta=1.0).compare("train_loss", "beta", "adam").probability == 0.5
 
 
-def test_a_claim_without_an_order_is_measured():
+def test_a_claim_without_comparisons_is_measured():
     verdict = claims.verdict(finding(order=(), beta=0.5))
-    assert (verdict.outcome, len(verdict.rows)) == ("measured", 1)
-    assert "runs from 0.50 (increasing β) to 1.0" in verdict.rows[0].statement
+    assert (verdict.outcome, verdict.rows) == ("measured", ())
 
 
-def test_shares_are_told_with_digits_enough_to_tell_them_apart():
-    spec = a_spec(claim={"text": "More.", "metric": "test_accuracy", "order": [], "beats": {"both": ["adam"]}})
+def test_comparisons_use_the_mean_of_the_last_epochs():
+    spec = a_spec(epochs=4, final_epochs=3)
+    curves = {"adam": [9.0, 1.0, 1.0, 1.0], "beta": [9.0, 2.0, 2.0, 0.5], "both": [9.0, 1.0, 1.0, 1.0]}
+    finals = tuple(Final(m, None, (Result({"train_loss": curves[m.name]}, 0.0),) * 2) for m in spec.methods)
+    found = Finding(spec, {}, (StudyResult(finals, None),), ORIGIN)
+    assert found.ends("beta", "train_loss") == [1.5, 1.5]
+    assert found.compare("train_loss", "beta", "adam").interval.value == pytest.approx(1.5)  # the last epoch says 0.5
+
+
+def test_divergence_counts_as_the_worst_result():
+    found = finding(beta=[0.5, math.nan, 0.5], both=[math.nan] * 3)
+    assert math.isnan(found.ends("beta", "train_loss")[1])
+    assert found.scores("beta", "train_loss") == [0.5, 2.0, 0.5]  # 2.0 is the largest loss after any epoch
+    assert found.compare("train_loss", "both", "adam").outcome == "contradicted"
+    assert found.compare("train_loss", "both", "adam").probability == 0.0
+    assert found.compare("train_loss", "adam", "both").outcome == "confirmed"
+
+
+@pytest.mark.parametrize(("metric", "worst"), [("test_auc", 0.5), ("test_accuracy", 0.0)])
+def test_divergence_of_a_share_counts_as_chance_level(metric, worst):
+    spec = a_spec()
     finals = tuple(
-        Final(method, None, (Result({"test_accuracy": [share]}, 0.0),) * 3)
-        for method, share in zip(spec.methods, (0.90781, 0.90774, 1.0), strict=True)
+        Final(m, None, (Result({metric: [0.9] * 3}, 0.0), Result({metric: [math.nan] * 3}, 0.0))) for m in spec.methods
     )
-    said = Finding(spec, {}, finals, None, ORIGIN).evidence
-    assert "folklore Adam 0.9078, increasing β 0.9077, increasing β + decreasing lr 1.000; means over 3 seeds" in said
-    losses = finding(order=(), beats={"both": ["adam"]}).evidence
-    assert "folklore Adam 1.0, increasing β 1.0" in losses
+    found = Finding(spec, {}, (StudyResult(finals, None),), ORIGIN)
+    assert found.scores("adam", metric) == pytest.approx([0.9, worst])
 
 
-def test_the_tally_counts_comparisons_not_figures():
-    both = [finding(beta=0.5, both=0.7), finding(order=())]
-    assert claims.tally(both) == "Of 3 comparisons 2 came out as claimed, 1 came out the other way"
-    assert claims.tally([]) == "Nothing is compared here"
+def test_with_several_studies_the_study_is_the_unit():
+    """Seeds within a study agree closely; the studies do not. Only an interval over studies sees that."""
+    lucky, unlucky = {"beta": 0.5}, {"beta": 1.9}
+    found = finding(lucky, unlucky, lucky)
+    assert found.units("beta", "train_loss") == pytest.approx((0.5, 1.9, 0.5), rel=1e-3)  # geometric means
+    assert len(found.compare("train_loss", "beta", "adam").values) == 3
+    assert found.compare("train_loss", "beta", "adam").outcome == "undecided"
+    assert len(found.ends("beta", "train_loss")) == 9
+    assert found.seeds == (0, 1, 2, 1000, 1001, 1002, 2000, 2001, 2002)
+    assert finding(lucky, lucky, lucky).compare("train_loss", "beta", "adam").outcome == "confirmed"

@@ -1,4 +1,4 @@
-"""Specs: what is read, what is refused, and how it is said."""
+"""Specs: reading, validation and error messages."""
 
 import contextlib
 
@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from semaopt.experiments.spec import schema
 from semaopt.experiments.spec.schema import SpecError
+from semaopt.experiments.training import algorithms
 from tests.experiments.tiny import AUC, RAW, a_spec
 
 
 @pytest.mark.parametrize("name", schema.shipped())
-def test_every_shipped_spec_is_right_at_every_scale_and_says_its_command(name):
+def test_every_shipped_spec_is_valid_at_every_scale_and_starts_with_its_command(name):
     found = {scale: schema.load(name, scale) for scale in ("paper", "small", "quick")}
     assert [one.scale for one in found.values()] == ["paper", "small", "quick"]
     if found["paper"].claim.source == "paper":
@@ -34,100 +35,121 @@ def test_all_figures_are_there():
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"epoch": 3}, "epoch: unknown key; did you mean 'epochs'? Known: about, batch"),
-        ({"data": {"subst": 3}}, "data.subst: unknown key; did you mean 'subset'? Known: binary"),
-        ({"methods": {"adam": {"opitons": {}}}}, "methods[0].opitons: unknown key; did you mean 'options'?"),
+        ({"epoch": 3}, "epoch is an unknown key. Did you mean 'epochs'? Known: about, batch"),
+        ({"data": {"subst": 3}}, "data.subst is an unknown key. Did you mean 'subset'? Known: binary"),
+        ({"methods": {"adam": {"opitons": {}}}}, "methods[0].opitons is an unknown key. Did you mean 'options'?"),
+        ({"together": 4}, "together is now called vectorize. Rename the key."),
+        ({"methods": {"adam": {"finer": {}}}}, "methods[0].finer is now called multipliers. Rename the key."),
+        ({"tuning": {"first_look": 2}}, "tuning.first_look is now called first_rung. Rename the key."),
         ({"methods": {"adam": {"options": {"bta": 0.9}}}}, "methods[0].options.bta: ASA has no such hyper-parameter"),
         ({"methods": {"adam": {"options": {"beta": 1.5}}}}, "methods[0]: beta=1.5 is invalid: it must lie in [0, 1)"),
-        ({"methods": {"adam": {"options": {"beta2": 0.9, "scaling": "shb"}}}}, "beta2=0.9 is invalid: 'shb' has none"),
-        ({"methods": {"adam": {"algorithm": "PDAda"}}}, "is not for loss = 'cross_entropy'; take ASA"),
+        (
+            {"methods": {"adam": {"options": {"beta2": 0.9, "scaling": "shb"}}}},
+            "beta2=0.9 is invalid: scaling 'shb' takes no hyper-parameters",
+        ),
+        (
+            {"methods": {"adam": {"algorithm": "PDAda"}}},
+            "methods[0].algorithm='PDAda' is for min-max problems; loss = 'cross_entropy' is a minimization problem. "
+            "Use ASA, ASGD, Ada",
+        ),
         (
             {"methods": {"beta": {"options": {"every": "two"}}}},
             "every='two' is invalid: it must be a whole number >= 1",
         ),
-        ({"methods": {"beta": {"grid": {"beta": []}}}}, "methods[1]: the axis 'beta' is empty"),
+        ({"methods": {"beta": {"grid": {"beta": []}}}}, "methods[1]: the axis 'beta' is empty. Give it"),
         ({"methods": {"beta": {"grid": {"beta": [0.9]}}}}, "unequal numbers of trials (adam 6, beta 2, both 6)"),
-        ({"epochs": "three"}, "epochs='three': input should be a valid integer; write a value of that type"),
-        ({"epochs": 0}, "epochs=0: input should be greater than or equal to 1; give a value within the bounds"),
-        ({"batch": 2.5}, "batch=2.5: input should be a valid integer"),
+        ({"epochs": "three"}, "epochs='three' is invalid: it should be a valid integer. Write a value of this type."),
+        ({"epochs": 0}, "epochs=0 is invalid: it should be greater than or equal to 1. Use a value in this range."),
+        ({"batch": 2.5}, "batch=2.5 is invalid: it should be a valid integer"),
         (
             {"loss": "mse"},
-            "loss='mse': input should be 'cross_entropy', 'auc', 'cleaning' or 'average_precision'; take one of these",
+            "loss='mse' is an unknown loss. Known: auc, average_precision, cleaning, cross_entropy, dro.",
         ),
-        ({"data": {"name": "digit"}}, "data.name='digit': unknown data set; did you mean 'digits'?"),
-        ({"model": {"name": "mpl"}}, "model.name='mpl': unknown model; did you mean 'mlp'?"),
-        ({"name": "../../etc"}, "name='../../etc': string should match pattern"),
-        ({"metrics": ["valid_loss"]}, "metrics[0]='valid_loss': is not measured in final runs"),
-        ({"tuning": {"metric": "test_loss"}}, "tuning.metric='test_loss': must be measured on the validation or the"),
-        ({"tuning": {"extend": ["g0"]}}, "tuning.extend: 'g0' must be a shared axis of at least two rising"),
-        ({"tuning": {"sampler": "tpe"}}, "tuning.budget: is missing"),
-        ({"tuning": {"first_look": 2}}, "tuning.first_look=2: only successive halving looks"),
+        ({"data": {"name": "digit"}}, "data.name='digit' is an unknown data set. Did you mean 'digits'?"),
+        ({"model": {"name": "mpl"}}, "model.name='mpl' is an unknown model. Did you mean 'mlp'?"),
+        ({"name": "../../etc"}, "name='../../etc' is invalid: it should match pattern"),
+        ({"metrics": ["valid_loss"]}, "metrics[0]='valid_loss' is not measured in final runs"),
         (
-            {"epochs": 8, "tuning": {"first_look": 8, "pruner": "halving"}},
-            "tuning.first_look=8: must come before the last epoch, 8; try 2",
+            {"tuning": {"metric": "test_loss"}},
+            "tuning.metric='test_loss' is not a metric of the validation or training part",
         ),
         (
-            {"seeds": {"final": [0, 100]}},
-            "seeds: [100] are tuning and final seeds; what a seed chose it must not judge: take others",
+            {"tuning": {"extend": ["g0"]}},
+            "tuning.extend: 'g0' has the values [1e-07]; only axes with at least two increasing positive numbers",
         ),
-        ({"seeds": {"final": [1, 1]}}, "seeds.final=[1, 1]: has a seed twice"),
-        ({"claim": {"order": [], "beats": {"both": ["bet"]}}}, "claim.beats: 'bet' is no method; did you mean 'beta'?"),
+        ({"tuning": {"sampler": "tpe"}}, "tuning.budget is missing"),
+        ({"tuning": {"first_rung": 2}}, "tuning.first_rung=2 applies to successive halving only"),
+        (
+            {"epochs": 8, "tuning": {"first_rung": 8, "pruner": "halving"}},
+            "tuning.first_rung=8 must be less than epochs = 8. Try 2.",
+        ),
+        ({"seeds": {"final": [0, 100]}}, "seeds: [100] are both tuning and final seeds, which biases"),
+        ({"seeds": {"final": [1, 1]}}, "seeds.final=[1, 1] has a seed twice"),
+        (
+            {"claim": {"order": [], "beats": {"both": ["bet"]}}},
+            "claim.beats: 'bet' is not a method. Did you mean 'beta'?",
+        ),
         ({"claim": {"order": [], "beats": {"both": ["both"]}}}, "claim.beats: 'both' cannot beat itself"),
-        ({"claim": {"beats": {"both": ["beta"]}}}, "claim: has both an order and beats"),
-        ({"claim": {"order": ["adam", "bet"]}}, "claim.order: 'bet' is no method; did you mean 'beta'?"),
-        ({"together": 3, "model": {"name": "resnet8"}}, "together=3: only mlp and logistic are trained as one"),
+        ({"claim": {"beats": {"both": ["beta"]}}}, "claim has both order and beats"),
+        ({"claim": {"order": ["adam", "bet"]}}, "claim.order: 'bet' is not a method. Did you mean 'beta'?"),
+        (
+            {"vectorize": 3, "model": {"name": "resnet8"}},
+            "vectorize=3: only mlp and logistic can be vectorized, not resnet8. Remove it.",
+        ),
         (
             {"tuning": {"grid": {"weight_dcay": [0.0, 1e-2]}}},
-            "tuning.grid.weight_dcay: no method here has such a hyper-parameter; did you mean 'weight_decay'? Known: ",
+            "tuning.grid.weight_dcay: no method of this spec has this hyper-parameter. Did you mean 'weight_decay'?",
         ),
         (
             {"tuning": {"extend": ["lrr"]}},
-            "tuning.extend: 'lrr' is no axis of tuning.grid; did you mean 'lr'? Known: g0",
+            "tuning.extend: 'lrr' is not an axis of tuning.grid. Did you mean 'lr'? Known: g0",
         ),
         (
             {"metrics": ["train_loss", "test_auc"]},
-            "metrics[1]='test_auc': is of two classes, and digits has 10; set data.binary = true, or take test_acc",
+            "metrics[1]='test_auc' is defined for two classes, but digits has 10. Set data.binary = true, or "
+            "use test_accuracy",
         ),
         (
             {"data": {"name": "cifar100"}, "tuning": {"metric": "valid_auc", "direction": "maximize"}},
-            "tuning.metric='valid_auc': is of two classes, and cifar100 has 100; set data.binary = true, or take v",
+            "tuning.metric='valid_auc' is defined for two classes, but cifar100 has 100. Set data.binary = true, or "
+            "use valid_accuracy",
         ),
         (
             {"tuning": {"direction": "maximize"}},
-            "tuning.direction='maximize': a lower valid_loss is better; write direction = 'minimize'",
+            "tuning.direction='maximize' is wrong: a lower valid_loss is better. Write direction = 'minimize'.",
         ),
         (
             {"tuning": {"metric": "valid_accuracy"}},
-            "tuning.direction='minimize': a higher valid_accuracy is better; write direction = 'maximize'",
+            "tuning.direction='minimize' is wrong: a higher valid_accuracy is better. Write direction = 'maximize'.",
         ),
         (
             {"methods": {"both": {"decays": []}}},
-            "methods[2].options.every: says how to decay, and both decays nothing; add decays = ['lr'], ['gamma'] or",
+            "methods[2].options.every describes a decay, but both decays nothing. Add decays = ['lr'], ['gamma'] or",
         ),
         (
             {"methods": {"adam": {"grid": {"factor": [0.1, 0.2]}}}},
-            "methods[0].grid.factor: says how to decay, and adam decays nothing; add decays = ",
+            "methods[0].grid.factor describes a decay, but adam decays nothing. Add decays = ",
         ),
         (
             {"tuning": {"grid": {"factor": [0.1, 0.2]}}},
-            "methods[0]: tuning.grid.factor says how to decay, and adam decays nothing; add decays = ['lr'], ['gamma'] "
-            "or ['lr', 'gamma'], or move the axis to the grids of the methods that decay",
+            "methods[0]: tuning.grid.factor describes a decay, but adam decays nothing. Add decays = ['lr'], ['gamma'] "
+            "or ['lr', 'gamma'], or move the axis to the grids of the methods that decay.",
         ),
         (
             {"methods": {"adam": {"decays": ["gama"]}}},
-            "decays[0]='gama': input should be 'lr' or 'gamma'; did you mean",
+            "decays[0]='gama' is invalid: it should be 'lr' or 'gamma'. Try 'gamma'.",
         ),
         (
             {"methods": {"adam": {"options": {"scaling": "adabound"}}}},
-            "methods[0]: g0=1e-07 is invalid: 'adabound' has none, it takes c_l, c_u, beta2. Leave it out, or move an axis",  # noqa: E501
+            "methods[0]: g0=1e-07 is invalid: scaling 'adabound' takes c_l, c_u, beta2. Leave it out, or move",
         ),
         (
             {"methods": {"adam": {"options": {"scaling": "shb"}}}},
-            "methods[0]: g0=1e-07 is invalid: 'shb' has none, it takes nothing of that kind. Leave it out",
+            "methods[0]: g0=1e-07 is invalid: scaling 'shb' takes no hyper-parameters. Leave it out",
         ),
     ],
 )
-def test_what_is_wrong_is_said(change, text):
+def test_errors_name_the_place_the_value_the_rule_and_the_remedy(change, text):
     with pytest.raises(SpecError) as caught:
         a_spec(**change)
     assert text in str(caught.value)
@@ -137,20 +159,20 @@ def test_what_is_wrong_is_said(change, text):
 def test_an_unknown_algorithm_is_one_line_with_the_nearest():
     with pytest.raises(SpecError) as caught:
         a_spec(methods={"adam": {"algorithm": "ASAA"}})
+    known = ", ".join(sorted(algorithms.NAMES))
     assert str(caught.value) == (
-        "spec: methods[0].algorithm='ASAA': input should be 'ASA', 'PDAda', 'PDSM', 'SGDA', 'EpochSGDA', 'PESSGDA', "
-        "'PESAdaGrad', 'PESG', 'SMB', 'SOBA', 'StocBiO', 'TTSA', 'BSA' or 'SCMA'; did you mean 'ASA'?"
+        f"spec: methods[0].algorithm='ASAA' is an unknown algorithm. Did you mean 'ASA'? Known: {known}."
     )
 
 
-def test_what_two_classes_or_one_method_have_is_right():
+def test_binary_metrics_and_axes_of_one_method_are_accepted():
     assert a_spec(data={"binary": True}, metrics=["train_loss", "test_auc"]).metrics[1] == "test_auc"
     staged = {"name": "epoch", "label": "Epoch-SGDA", "algorithm": "EpochSGDA", "options": {"every": 1}}
     auc = a_spec(**{**AUC, "methods": [*AUC["methods"], staged]})  # g0 is an axis of PDAda alone
     assert auc.method("epoch").decays == []
     forgotten = {**AUC["methods"][0], "options": {"every": 1, "factor": 0.5}}
     with pytest.raises(
-        SpecError, match=r"every: says how to decay, and sgda decays nothing; add decays = \['lr'\], or l"
+        SpecError, match=r"every describes a decay, but sgda decays nothing. Add decays = \['lr'\], or remove"
     ):
         a_spec(**{**AUC, "methods": [forgotten, AUC["methods"][1]]})
 
@@ -160,8 +182,10 @@ def test_a_missing_key_and_several_problems_at_once():
     with pytest.raises(SpecError) as caught:
         schema.build({**raw, "bach": 3}, "my.toml")
     assert str(caught.value).splitlines() == [
-        "my.toml: epochs: is missing; every spec must say it",
-        "my.toml: bach: unknown key; did you mean 'batch'? Known: " + ", ".join(sorted(schema.Spec.model_fields)),
+        "my.toml: epochs is missing. Add it.",
+        "my.toml: bach is an unknown key. Did you mean 'batch'? Known: "
+        + ", ".join(sorted(schema.Spec.model_fields))
+        + ".",
     ]
 
 
@@ -173,8 +197,8 @@ def test_a_missing_key_and_several_problems_at_once():
         (b"a = " + b"[" * 100_000, "nested too deeply"),
         (b"a = 1" + b"0" * 5000, "is not TOML"),
         (b"#" * (2**20 + 1), "is larger than 1048576 bytes"),
-        (b"scales = 3", "scales: must hold tables"),
-        (b"[scales.quick]\nepochs = 3", "title: is missing"),
+        (b"scales = 3", "scales must hold tables"),
+        (b"[scales.quick]\nepochs = 3", "title is missing"),
     ],
 )
 def test_hostile_files(tmp_path, content, text):
@@ -184,27 +208,27 @@ def test_hostile_files(tmp_path, content, text):
         schema.load(path)
 
 
-def test_what_is_no_file(tmp_path):
+def test_paths_that_are_no_file(tmp_path):
     with pytest.raises(
-        SpecError, match=r"cannot be read \(No such file or directory\); give a file, or a shipped spec"
+        SpecError, match=r"cannot be read \(No such file or directory\)\. Give a file or the name of a shipped spec"
     ):
         schema.load(tmp_path / "a.toml")
     with pytest.raises(SpecError, match="Is a directory"):
         schema.load(tmp_path)
     with pytest.raises(SpecError, match="cannot be read"):
         schema.load("a\0b")
-    with pytest.raises(SpecError, match="scale 'huge' is unknown; there is: small, quick, paper"):
+    with pytest.raises(SpecError, match=r"scale 'huge' is unknown\. Known: small, quick, paper"):
         schema.load("figure1-digits", "huge")
 
 
-def test_a_scale_overrides_by_name_and_is_checked_before_it_is_wanted(tmp_path):
+def test_a_scale_overrides_by_name_and_is_validated_before_it_is_used(tmp_path):
     path = tmp_path / "a.toml"
     text = (schema.FIGURES / "figure1-digits.toml").read_text()
     path.write_text(text + "\n[scales.wrong]\nepoch = 3\n")
-    with pytest.raises(SpecError, match=r"a.toml \(at scale wrong\): epoch: unknown key"):
+    with pytest.raises(SpecError, match=r"a.toml \(at scale wrong\): epoch is an unknown key"):
         schema.load(path, "quick")
     path.write_text(text + "\n[scales.other.methods.nobody]\nlabel = 'x'\n")
-    with pytest.raises(SpecError, match=r"scales.other.methods.nobody: must be a table that names a method"):
+    with pytest.raises(SpecError, match=r"scales.other.methods.nobody: must be a table with the name of a method"):
         schema.load(path)
     assert [m.options.get("every") for m in schema.load("figure1-digits", "quick").methods] == [None, 10, 10]
     assert schema.load("figure1-cifar10", "small").model.model_dump() == {"name": "resnet8", "options": {}}
@@ -219,13 +243,14 @@ PLACES = [
     ("epochs",), ("loss",), ("metrics",), ("claim",), ("claim", "order"), ("data",), ("data", "noise"), ("model",),
     ("model", "options"), ("seeds",), ("seeds", "final"), ("tuning",), ("tuning", "grid"), ("tuning", "grid", "lr"),
     ("tuning", "extend"), ("methods",), ("methods", 0), ("methods", 1, "options"), ("methods", 1, "options", "every"),
-    ("methods", 1, "grid", "beta"), ("methods", 0, "finer"), ("methods", 0, "finer", "lr"), ("together",), ("name",),
+    ("methods", 1, "grid", "beta"), ("methods", 0, "multipliers"), ("methods", 0, "multipliers", "lr"),
+    ("methods", 1, "algorithm"), ("model", "name"), ("data", "name"), ("vectorize",), ("name",),
 ]  # fmt: skip
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(place=st.sampled_from(PLACES), value=VALUES)
-def test_whatever_stands_there_it_is_a_spec_or_an_error_that_says_why(place, value):
+def test_any_value_gives_a_spec_or_a_spec_error(place, value):
     raw = schema.merge(RAW, {})
     at = raw
     for step in place[:-1]:
@@ -235,8 +260,8 @@ def test_whatever_stands_there_it_is_a_spec_or_an_error_that_says_why(place, val
         assert schema.build(raw).batch == 512
 
 
-def test_cleaning_is_not_tuned_by_the_labels_it_looks_for():
+def test_cleaning_cannot_be_tuned_by_the_true_training_labels():
     raw = schema.load("bilevel-digits", "quick").model_dump()
     raw["tuning"]["metric"] = "train_accuracy"
-    with pytest.raises(SpecError, match=r"tuning.metric='train_accuracy': must be measured on the validation part"):
+    with pytest.raises(SpecError, match=r"tuning.metric='train_accuracy' is not a metric of the validation part"):
         schema.build(raw)

@@ -27,9 +27,11 @@ from typing import Any
 import torch
 
 from semaopt import __main__ as program
-from semaopt.experiments.files import canonical, write_whole
-from semaopt.experiments.results.model import Results, to_json
-from semaopt.experiments.sweep import runner, store, study
+from semaopt.experiments import report
+from semaopt.experiments.files import canonical, write_output
+from semaopt.experiments.results.export import to_json
+from semaopt.experiments.results.model import Results
+from semaopt.experiments.sweep import runner, store
 from semaopt.experiments.training import single
 from tests.experiments.cli.test_commands import write_spec
 
@@ -114,15 +116,15 @@ def die(*_: object) -> None:
 
 def at_step(n: int) -> None:
     """Die in the n-th step of training."""
-    left, step = [n], single.Member.step
+    left, step = [n], single.SingleRun.step
 
-    def counted(self: single.Member, k: int) -> None:
+    def counted(self: single.SingleRun, k: int) -> None:
         left[0] -= 1
         if left[0] == 0:
             die()
         step(self, k)
 
-    single.Member.step = counted  # type: ignore[method-assign]
+    single.SingleRun.step = counted  # type: ignore[method-assign]
 
 
 def torn(n: int) -> None:
@@ -331,12 +333,12 @@ def spoiled(spec: str, out: Path, log: Path) -> dict[str, Any]:
 
 def record(results: Results, out: Path) -> None:
     """Instead of figures and page, which take longer than the sweeps here."""
-    write_whole(out / "results.json", canonical(to_json(results)))
+    write_output(out / "results.json", canonical(to_json(results)))
 
 
 def main(folder: str) -> None:
     torch.set_num_threads(1)
-    study.write = record
+    report.write = record
     work = Path(folder)
     whole, short = write_spec(work / "whole.toml", **CHANGES), str(work / "short.toml")
     Path(short).write_text(SHORT)

@@ -42,7 +42,7 @@ DAMAGES = [
 def test_a_damaged_one_is_said_and_the_one_before_it_is_used(kept, damage):
     kept.newest.write_bytes(damage(kept.newest.read_bytes()))
     assert kept.load()["epoch"] == 1
-    assert kept.notes == [f"checkpoint {KEY}.pt is damaged; the one before it is used"]
+    assert kept.notes == [f"checkpoint {KEY}.pt is damaged; resuming from the one before it"]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -51,7 +51,7 @@ def test_both_damaged_it_starts_anew(kept, damage):
         path.write_bytes(damage(path.read_bytes()))
     assert kept.load() is None
     assert len(kept.notes) == 2
-    assert kept.notes[1] == f"checkpoint {KEY}.previous.pt is damaged; it starts anew"
+    assert kept.notes[1] == f"checkpoint {KEY}.previous.pt is damaged; training starts from scratch"
 
 
 def test_killed_between_two_names_the_one_before_is_there(kept):

@@ -59,8 +59,8 @@ def test_a_full_disk_is_said_and_what_is_there_stays_whole(found):
     """A limit to the size of files, too small for the store or for a checkpoint; without it the sweep goes on."""
     *store, checkpoint = found["starved"]
     for answer in store:
-        said(answer, 2, r"runs.sqlite: cannot be used \((disk I/O error|database or disk is full)\); free the disk")
-    said(checkpoint, 2, r"[0-9a-f]{64}.pt: cannot be written \(File too large\); choose another --out")
+        said(answer, 2, r"runs.sqlite cannot be used \((disk I/O error|database or disk is full)\)\. Free disk space")
+    said(checkpoint, 2, r"[0-9a-f]{64}.pt cannot be written \(File too large\)\. Choose another --out")
     for answer in found["starved"]:
         assert not [name for name in answer["left"] if name.endswith(".part")]
     said(found["fed"], 0, "2 runs done, 0 reused")
@@ -83,19 +83,19 @@ def test_a_folder_that_may_not_be_written(found):
 
 
 def test_two_at_once_on_one_folder(found):
-    said(found["at_once"]["second"], 2, "both: another process is working there; wait until it ends, or choose another")
+    said(found["at_once"]["second"], 2, r"both is in use by another process\. Wait until it ends, or choose another")
     said(found["at_once"]["first"], 0, "2 runs done, 0 reused")
     assert found["same"]["both"] == [True, True]
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped"])
 def test_a_damaged_checkpoint_is_said_and_the_one_before_it_used(found, damage):
-    said(found[damage], 0, r"seed 0 \(.*\): checkpoint [0-9a-f]{64}\.pt is damaged; the one before it is used")
+    said(found[damage], 0, r"seed 0 \(.*\): checkpoint [0-9a-f]{64}\.pt is damaged; resuming from the one before it")
     assert found["same"][damage] == [True, True]
 
 
 def test_a_damaged_store(found):
-    said(found["spoiled"]["head"], 2, r"runs.sqlite: cannot be used \(file is not a database\); if it is damaged, move")
-    said(found["spoiled"]["schema"], 2, r"runs.sqlite: cannot be used \(malformed database schema")
-    said(found["spoiled"]["row"], 0, "its row in the store is damaged; it is done again.* 1 runs done, 1 reused")
+    said(found["spoiled"]["head"], 2, r"runs.sqlite cannot be used \(file is not a database\)\. If it is damaged, move")
+    said(found["spoiled"]["schema"], 2, r"runs.sqlite cannot be used \(malformed database schema")
+    said(found["spoiled"]["row"], 0, "its row in the store is damaged; the run is computed again.* 1 run, 1 reused")
     assert found["spoiled"]["same"]

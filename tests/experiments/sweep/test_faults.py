@@ -15,7 +15,7 @@ import pytest
 
 from semaopt.experiments import api
 from semaopt.experiments.files import canonical
-from semaopt.experiments.results.model import to_json
+from semaopt.experiments.results.export import to_json
 from semaopt.experiments.spec import schema
 from tests.experiments.cli.test_commands import ROOT, stored, write_spec
 from tests.experiments.tiny import a_spec, go
@@ -45,21 +45,21 @@ def whole(tmp_path_factory):
     """What an undisturbed sweep finds, once for each way to train."""
     folder, known = tmp_path_factory.mktemp("whole"), {}
 
-    def found(together=1):
-        if together not in known:
-            path = write_spec(folder / "mine.toml", **CHANGES, together=together)
-            results = go(folder / str(together), schema.load(path))
-            known[together] = json.loads(canonical(to_json(results)))["experiments"]
-        return known[together]
+    def found(vectorize=1):
+        if vectorize not in known:
+            path = write_spec(folder / "mine.toml", **CHANGES, vectorize=vectorize)
+            results = go(folder / str(vectorize), schema.load(path))
+            known[vectorize] = json.loads(canonical(to_json(results)))["experiments"]
+        return known[vectorize]
 
     return found
 
 
-@pytest.mark.parametrize("together", [1, 3])
-def test_killed_at_random_moments_it_comes_to_the_same(tmp_path, together, whole):
+@pytest.mark.parametrize("vectorize", [1, 3])
+def test_killed_at_random_moments_it_comes_to_the_same(tmp_path, vectorize, whole):
     """The whole command with its workers; test_disturbed.py kills more often, and while files are being written."""
-    path = write_spec(tmp_path / "mine.toml", **CHANGES, together=together)
-    moments = random.Random(together)
+    path = write_spec(tmp_path / "mine.toml", **CHANGES, vectorize=vectorize)
+    moments = random.Random(vectorize)
     before = -1
     for _ in range(2):
         with subprocess.Popen(**command(path, tmp_path / "killed", "--workers", "2"), start_new_session=True) as run:
@@ -74,7 +74,7 @@ def test_killed_at_random_moments_it_comes_to_the_same(tmp_path, together, whole
     last = subprocess.run(**command(path, tmp_path / "killed", "--workers", "2"), check=True)
     assert f"{before} reused" in last.stderr
     assert "Traceback" not in last.stderr
-    assert lasting(tmp_path / "killed")["experiments"] == whole(together)
+    assert lasting(tmp_path / "killed")["experiments"] == whole(vectorize)
     assert not (tmp_path / "killed" / "checkpoints").exists()
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from semaopt.experiments.files import OutputError, owned, write_whole
+from semaopt.experiments.files import OutputError, locked, write_output
 from semaopt.experiments.sweep.store import Store
 from semaopt.experiments.training.run import Result
 
@@ -85,7 +85,7 @@ def test_a_damaged_row_is_noticed_and_replaced(path, damage):
 def test_a_file_that_is_no_store_is_left_alone(tmp_path, content):
     path = tmp_path / "runs.sqlite"
     path.write_bytes(content)
-    with pytest.raises(OutputError, match=r"cannot be used \(.*\); if it is damaged, move it away"):
+    with pytest.raises(OutputError, match=r"cannot be used \(.*\)\. If it is damaged, move it away"):
         Store(path)
     assert path.read_bytes() == content
 
@@ -94,7 +94,7 @@ def test_a_store_of_another_version_is_left_alone(path):
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 99")
     db.close()
-    with pytest.raises(OutputError, match="schema 99, this program has 1"):
+    with pytest.raises(OutputError, match="its schema is 99, this program's is 1"):
         Store(path)
 
 
@@ -114,7 +114,7 @@ def test_a_store_that_may_only_be_read_is_refused_when_it_is_opened(path, monkey
         return connect(address.replace("mode=rwc", "mode=ro"), **options)
 
     monkeypatch.setattr(sqlite3, "connect", unprivileged)
-    text = r"cannot be used \(attempt to write a readonly database\); let it be written to \(chmod u\+w\), or choose"
+    text = r"cannot be used \(attempt to write a readonly database\)\. Make it writable \(chmod u\+w\), or choose"
     with pytest.raises(OutputError, match=text):
         Store(path)
     with Store(path, read_only=True) as store:
@@ -133,9 +133,9 @@ def test_ten_thousand_runs_are_looked_up_at_once(tmp_path):
 
 
 def test_a_folder_has_one_owner(tmp_path):
-    with owned(tmp_path), pytest.raises(OutputError, match="another process is working there; wait"), owned(tmp_path):
+    with locked(tmp_path), pytest.raises(OutputError, match=r"in use by another process\. Wait"), locked(tmp_path):
         raise AssertionError("two owners")
-    with owned(tmp_path):
+    with locked(tmp_path):
         assert (tmp_path / ".lock").exists()
 
 
@@ -147,19 +147,19 @@ def test_the_new_name_is_synchronised_as_the_content_is(tmp_path, monkeypatch):
         sync(handle)
 
     monkeypatch.setattr(os, "fsync", noted)
-    write_whole(tmp_path / "a.txt", "all of it")
+    write_output(tmp_path / "a.txt", "all of it")
     assert synchronised == ["file", "folder"]
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
-    write_whole(path, "old")
+    write_output(path, "old")
 
     def full(_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OutputError, match=r"a.txt: cannot be written \(No space left on device\)"):
-        write_whole(path, "new")
+    with pytest.raises(OutputError, match=r"a.txt cannot be written \(No space left on device\)"):
+        write_output(path, "new")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]

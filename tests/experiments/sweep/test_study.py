@@ -9,17 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from semaopt.experiments import fingerprint
-from semaopt.experiments.files import OutputError, canonical, owned
+from semaopt.experiments import fingerprint, report
+from semaopt.experiments.files import OutputError, canonical, locked
 from semaopt.experiments.report import figures
-from semaopt.experiments.results.model import to_json
+from semaopt.experiments.results.export import to_json
+from semaopt.experiments.spec import schema
 from semaopt.experiments.sweep import run as runs
 from semaopt.experiments.sweep import runner, study
 from semaopt.experiments.sweep.engines.local import Failure
 from semaopt.experiments.sweep.runner import RunsError
 from semaopt.experiments.training import run
 from semaopt.experiments.training.run import Machine
-from tests.experiments.tiny import AUC, EACH, RUNS, Watcher, a_spec, go
+from tests.experiments.tiny import AUC, EACH, RAW, RUNS, Watcher, a_spec, go
 
 
 def lasting(results):
@@ -46,19 +47,20 @@ def test_it_leaves_the_store_and_nothing_under_way(undisturbed):
 
 def test_results_hold_all_that_was_measured(undisturbed):
     found = lasting(undisturbed[1])["experiments"]["tiny"]
-    assert found["tuning"]["trials_per_method"] == dict.fromkeys(("adam", "beta", "both"), EACH)
-    assert [(e["axis"], e["value"]) for e in found["tuning"]["extensions"]] == [("lr", 0.0333333)]
+    (tuning,) = found["tuning"]
+    assert tuning["trials_per_method"] == dict.fromkeys(("adam", "beta", "both"), EACH)
+    assert [(e["axis"], e["value"]) for e in tuning["extensions"]] == [("lr", 0.0333333)]
     for name, method in found["methods"].items():
         assert [run["seed"] for run in method["runs"]] == [0, 1, 2]
         assert all(len(run["curves"]["train_loss"]) == 3 for run in method["runs"])
-        trials = [trial for trial in found["tuning"]["trials"] if trial["method"] == name]
-        assert method["tuning_metric"] == min(trial["mean"] for trial in trials)
+        trials = [trial for trial in tuning["trials"] if trial["method"] == name]
+        assert method["tuning_metric"] == [min(trial["mean"] for trial in trials)]
     assert len(found["comparisons"]) == 3 * 3
     assert found["data"]["sizes"] == {"train": 1078, "valid": 359, "test": 360}
 
 
 def test_all_that_is_written_for_people(undisturbed, tmp_path):
-    study.write(undisturbed[1], tmp_path)
+    report.write(undisturbed[1], tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
         "tiny.png",
         "tiny.svg",
@@ -77,13 +79,13 @@ def test_a_second_time_everything_is_reused(undisturbed):
     results = go(undisturbed[0], watch=watch)
     assert (results.session.computed, results.session.reused) == (0, RUNS)
     assert (watch.planned, watch.finished) == (0, 0)
-    assert "36 runs were finished before and are reused" in watch.said
+    assert "36 finished runs found in the store and reused" in watch.said
     assert lasting(results) == lasting(undisturbed[1])
 
 
 def test_the_plan_is_what_is_done_also_by_ensembles(tmp_path):
     watch = Watcher()
-    spec = a_spec(together=3)
+    spec = a_spec(vectorize=3)
     results = go(tmp_path, spec, watch=watch)
     assert watch.planned == watch.finished == 3 * (3 * 3 + 3)  # three units a method and round, and the final ones
     assert results.session.computed == RUNS
@@ -118,7 +120,7 @@ def test_a_damaged_row_is_said_and_done_again(undisturbed, tmp_path):
     results = go(tmp_path, watch=watch)
     assert len(results.session.damaged) == 1
     assert results.session.computed == 1
-    assert any("its row in the store is damaged; it is done again" in text for text in watch.said)
+    assert any("its row in the store is damaged; the run is computed again" in text for text in watch.said)
     assert lasting(results) == lasting(undisturbed[1])
 
 
@@ -195,21 +197,21 @@ def test_a_name_for_people_is_not_part_of_the_key_and_all_else_is():
 
 
 def test_two_on_one_folder_the_second_is_refused(tmp_path):
-    with owned(tmp_path), pytest.raises(OutputError, match="another process is working there"):
+    with locked(tmp_path), pytest.raises(OutputError, match="in use by another process"):
         go(tmp_path)
 
 
 class Unlucky:
     """Does all jobs but one."""
 
-    def do(self, work, jobs, tick):
+    def run(self, work, jobs, on_progress):
         for k, job in enumerate(jobs):
             yield job, Failure("it fell over") if k == 1 else work(job)
 
 
 def test_a_failing_run_is_named_and_the_others_are_kept(tmp_path):
-    place = study.Place(tmp_path, Machine())
-    with pytest.raises(RunsError, match=r"1 of 36 could not be done:\ntiny, adam, tune seed 101 \(.*\): it fell over"):
+    place = study.Workspace(tmp_path, Machine())
+    with pytest.raises(RunsError, match=r"1 of 36 failed:\ntiny, adam, tune seed 101 \(.*\): it fell over"):
         study.conduct([a_spec()], place, Unlucky(), Watcher(), command="")
     results = go(tmp_path)
     assert results.session.reused == 35
@@ -231,7 +233,8 @@ def test_tree_estimators_resume_with_the_same_proposals(tmp_path):
 def test_successive_halving_gives_up_early_and_goes_on_from_there(tmp_path, monkeypatch):
     counted = []
     monkeypatch.setattr(runner, "count_epoch", lambda: counted.append(1))
-    spec = a_spec(epochs=8, tuning={"pruner": "halving", "rounds": 0}, seeds={"final": [0]})
+    late = {name: {"options": {"every": 100}} for name in ("beta", "both")}  # no decay before the first rung
+    spec = a_spec(epochs=8, tuning={"pruner": "halving", "rounds": 0}, seeds={"final": [0]}, methods=late)
     results = go(tmp_path, spec)
     trials = [trial for found in results.findings[0].tuning.trials.values() for trial in found.values()]
     assert len(trials) == 18
@@ -241,6 +244,14 @@ def test_successive_halving_gives_up_early_and_goes_on_from_there(tmp_path, monk
     assert len(counted) == 2 * ends + 3 * 8  # from rung to rung nothing is trained twice
     assert all(results.findings[0].tuning.best(name).pruned is None for name in ("adam", "beta", "both"))
     assert not (tmp_path / "checkpoints").exists()
+    origin = results.findings[0].origin
+    assert origin.runs == 2 * (18 + 6 + 3) + 3  # trials at epochs 1, 4 and 8, and the final runs: every rung counts
+    with sqlite3.connect(tmp_path / "runs.sqlite") as db:
+        assert db.execute("SELECT count(*), sum(seconds) FROM runs").fetchone() == (
+            origin.runs,
+            pytest.approx(origin.seconds),
+        )
+    db.close()
 
 
 def test_figure_three_measures_bounds(tmp_path):
@@ -249,12 +260,54 @@ def test_figure_three_measures_bounds(tmp_path):
         for name, label, scaling in (("adam", "Adam", "adam"), ("bound", "AdaBound", "adabound"))
     ]
     claim = {"text": "Bounded.", "metric": "s_max", "order": []}
-    raw = {"methods": methods, "claim": claim, "metrics": ["s_max", "s_min", "train_loss"], "together": 2}
+    raw = {"methods": methods, "claim": claim, "metrics": ["s_max", "s_min", "train_loss"], "vectorize": 2}
     spec = study.Spec.model_validate({**a_spec().model_dump(exclude={"tuning"}), **raw})
     (finding,) = go(tmp_path, spec).findings
     assert finding.tuning is None
     assert finding.final("adam").last("s_max") == pytest.approx([1e7] * 3, rel=1e-3)  # pixels that are always 0
     assert finding.final("bound").last("s_max") == pytest.approx([1000] * 3)
-    assert "the largest s after the last epoch runs from 1000 (AdaBound) to 1.0e+07 (Adam)" in finding.headline
     assert all(math.isfinite(value) for value in finding.final("adam").last("s_min"))
-    assert figures.shown(finding) == ["s_min", "s_max"]
+    assert figures.panel_metrics(finding) == ["s_min", "s_max"]
+
+
+def test_studies_have_their_own_seeds_splits_and_selection(tmp_path):
+    spec = a_spec(studies=2, seeds={"tuning": [100], "final": [0, 1]}, tuning={"rounds": 0})
+    results = go(tmp_path, spec)
+    finding = results.findings[0]
+    assert len(finding.studies) == 2
+    with sqlite3.connect(tmp_path / "runs.sqlite") as db:
+        rows = db.execute("SELECT DISTINCT purpose, seed, json_extract(config, '$.data.seed') FROM runs").fetchall()
+    db.close()
+    # Study k: seeds plus 1000 k; split 2 k for tuning and 2 k + 1 for the final runs.
+    assert set(rows) == {
+        *(("tune", 100, 0), ("final", 0, 1), ("final", 1, 1)),
+        *(("tune", 1100, 2), ("final", 1000, 3), ("final", 1001, 3)),
+    }
+    first, second = (study.tuning.trials["adam"] for study in finding.studies)
+    assert [trial.measured for trial in first.values()] != [trial.measured for trial in second.values()]
+    assert all(len(final.runs) == 4 for final in finding.finals)
+    assert finding.origin.runs == results.session.computed == 2 * (3 * 6 + 3 * 2)
+    again = go(tmp_path, spec)
+    assert (again.session.computed, again.session.reused) == (0, 48)
+    assert lasting(again) == lasting(results)
+
+
+def test_sobol_studies_with_reranking_resume_to_the_same_results(tmp_path):
+    ranges = {"sampler": "sobol", "budget": 8, "metric": "valid_loss", "direction": "minimize"}
+    methods = [{**one, "multipliers": {}, "grid": {"beta": [0.9, 0.5]}} for one in RAW["methods"]]
+    methods[0]["grid"] = {}
+    raw = {**RAW, "methods": methods, "studies": 2, "seeds": {"tuning": [100], "rerank": [110, 111], "final": [0]}}
+    spec = schema.build({**raw, "tuning": {**ranges, "ranges": {"lr": [1e-3, 1e-1], "g0": [1e-7, 1e-3]}}})
+    whole = go(tmp_path / "a", spec)
+    tuning = whole.findings[0].studies[0].tuning
+    assert {len(trials) for trials in tuning.trials.values()} == {8}
+    reranked = [trial for trial in tuning.trials["both"].values() if trial.reranked]
+    assert [len(trial.measured) for trial in reranked] == [3, 3]
+    assert tuning.best("both") in reranked
+    assert tuning.trials.keys() == {"adam", "beta", "both"}
+    assert whole.session.computed == 2 * 3 * (8 + 2 * 2 + 1)
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path / "b", spec, watch=Watcher(stop_after=45))
+    resumed = go(tmp_path / "b", spec)
+    assert resumed.session.reused == 45
+    assert lasting(resumed) == lasting(whole)

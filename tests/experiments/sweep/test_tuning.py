@@ -1,15 +1,15 @@
-"""Equal budgets, the choice by one metric, axes that grow for all alike."""
+"""Tuning: equal budgets, selection, axes that grow for all methods, pruning, Sobol points and reranking."""
 
 import math
 
 import pytest
 
 from semaopt.experiments.files import canonical
+from semaopt.experiments.results.trials import Trial
 from semaopt.experiments.spec import schema as specs
-from semaopt.experiments.spec.rules import axes_of
-from semaopt.experiments.sweep.trials import Trial
-from semaopt.experiments.sweep.tuning import binding, extended, rungs, tune
-from tests.experiments.tiny import AUC, a_spec
+from semaopt.experiments.spec.search import axes_of
+from semaopt.experiments.sweep.tuning import binding, extended, last_decay, rungs, tune
+from tests.experiments.tiny import AUC, RAW, a_spec
 
 LOW, HIGH = (0, -1)
 DIGITS = specs.load("figure1-digits", "quick")
@@ -17,7 +17,7 @@ NAMES = ("adam", "beta", "both")
 
 
 def best_at(best_lr, best_g0=1e-5, noise=(0.0, 0.0, 0.0)):
-    """Losses that grow with the distance from the best point on a logarithmic scale; beta plays no part."""
+    """Return losses that grow with the distance from the best point on a logarithmic scale, whatever beta is."""
 
     def evaluate(asked, _):
         far = [math.log(p["lr"] / best_lr) ** 2 + 0.1 * math.log(p["g0"] / best_g0) ** 2 for _, p in asked]
@@ -177,9 +177,18 @@ def test_axes_are_those_that_a_method_takes_and_does_not_fix():
     assert axes["pdada"] == {"lr", "dual_lr", "every", "factor", "beta", "g0"}
 
 
+def without_decay(spec, **tuning):
+    """Return a spec whose first decay comes after the last epoch, so that pruning may start early."""
+    methods = []
+    for method in spec.methods:
+        grid = {name: values for name, values in method.grid.items() if name != "every"}
+        late = {"every": 10_000} if "every" in {**method.options, **axes_of(spec, method)} else {}
+        methods.append(method.model_copy(update={"grid": grid, "options": {**method.options, **late}}))
+    return spec.model_copy(update={"methods": methods, "tuning": spec.tuning.model_copy(update=tuning)})
+
+
 def halved(best_lr, **changes):
-    """The trials of each method that came to each rung, and the tuning."""
-    options = DIGITS.tuning.model_copy(update={"pruner": "halving", **changes})
+    """Return the trials of each method that reached each rung, and the tuning."""
     came = {}
 
     def evaluate(asked, until):
@@ -188,7 +197,8 @@ def halved(best_lr, **changes):
         losses = best_at(best_lr)(asked, until)
         return [(100.0,) * 3 if point["lr"] < 2e-3 else loss for (_, point), loss in zip(asked, losses, strict=True)]
 
-    return came, tune(DIGITS.model_copy(update={"tuning": options, "epochs": 16}), evaluate)
+    spec = without_decay(DIGITS, pruner="halving", **changes)
+    return came, tune(spec.model_copy(update={"epochs": 16}), evaluate)
 
 
 def test_the_best_quarter_goes_on_from_each_rung():
@@ -201,8 +211,8 @@ def test_the_best_quarter_goes_on_from_each_rung():
     assert tuning.best("adam").values == {"lr": 1e-2, "g0": 1e-5}
 
 
-def test_nothing_is_given_up_before_the_first_look():
-    came, tuning = halved(1e-2, first_look=6)
+def test_nothing_is_given_up_before_the_first_rung():
+    came, tuning = halved(1e-2, first_rung=6)
     assert {rung for _, rung in came} == {6, 16}
     assert {trial.pruned for trial in tuning.trials["adam"].values()} == {6, None}
 
@@ -220,7 +230,7 @@ def test_trials_of_a_grown_grid_are_judged_with_those_before():
 
 def test_halving_does_not_make_a_gentle_slope_an_edge():
     """Losses fall with the epochs, and hardly with lr: that none inside came to the end is no reason to grow."""
-    spec = specs.load("figure1-bbbp", "small")
+    spec = without_decay(specs.load("figure1-bbbp", "small"))
 
     def evaluate(asked, until):
         return [((1 + 1e-6 * math.log(point["lr"])) * 2 / until,) for _, point in asked]
@@ -231,8 +241,8 @@ def test_halving_does_not_make_a_gentle_slope_an_edge():
 
 
 def test_halving_among_proposals_of_tree_estimators():
-    spec = specs.load("figure2-bbbp", "small")
-    options = {"rounds": 0, "budget": 16}  # the first ten are proposed at random
+    # The first ten points are proposed at random.
+    spec = without_decay(specs.load("figure2-bbbp", "small"), rounds=0, budget=16)
     seen = {}
 
     def evaluate(asked, until):
@@ -240,7 +250,7 @@ def test_halving_among_proposals_of_tree_estimators():
             seen.setdefault((method.name, until), []).append(point["lr"])
         return [(1 - 0.1 * abs(math.log10(point["lr"] / 3e-3)),) for _, point in asked]
 
-    tuning = tune(spec.model_copy(update={"tuning": spec.tuning.model_copy(update=options)}), evaluate)
+    tuning = tune(spec, evaluate)
     for method in spec.methods:
         first, last = (seen.get((method.name, rung), []) for rung in (4, 16))
         assert len(first) == 16 > len(last) >= 1
@@ -250,17 +260,140 @@ def test_halving_among_proposals_of_tree_estimators():
 
 
 def test_where_all_that_went_on_diverge_the_next_best_is_chosen():
-    spec = specs.load("figure1-bbbp", "small")
+    spec = without_decay(specs.load("figure1-bbbp", "small"), rounds=0)
 
     def evaluate(asked, until):
         return [(math.nan if until > 3 else 1 / point["lr"],) for _, point in asked]
 
-    tuning = tune(spec.model_copy(update={"tuning": spec.tuning.model_copy(update={"rounds": 0})}), evaluate)
+    tuning = tune(spec, evaluate)
     chosen = tuning.best("beta")
     assert (chosen.values["lr"], chosen.pruned) == (1e-3, 3)  # nine with 1e-2 went on
 
 
-def test_rungs_and_extensions():
-    assert [rungs(epochs) for epochs in (1, 3, 8, 16, 60)] == [[], [1], [1, 4], [1, 4], [3, 12, 48]]
-    assert rungs(60, first=5) == [5, 20]
+def test_rungs_are_four_times_as_late_each():
+    def epochs_of(epochs, **changes):
+        return rungs(without_decay(DIGITS, pruner="halving", **changes).model_copy(update={"epochs": epochs}))
+
+    assert [epochs_of(epochs) for epochs in (1, 3, 8, 16, 60)] == [[], [1], [1, 4], [1, 4], [3, 12, 48]]
+    assert epochs_of(60, first_rung=5) == [5, 20]
+    assert rungs(DIGITS) == []  # it does not prune
+
+
+@pytest.mark.parametrize(
+    ("name", "every", "rung"), [("figure1-bbbp", {20}, 40), ("figure2-bbbp", {5, 10, 15, 20, 25, 30}, 55)]
+)
+def test_no_trial_is_pruned_before_the_last_possible_decay(name, every, rung):
+    spec = specs.load(name)
+    found = {
+        value
+        for method in spec.methods
+        for value in [*axes_of(spec, method).get("every", []), method.options.get("every", 20)]
+    }
+    assert every <= found
+    halving = spec.model_copy(update={"tuning": spec.tuning.model_copy(update={"pruner": "halving"})})
+    assert last_decay(halving) == rung
+    assert rungs(halving) == [rung]
+
+
+def test_an_axis_is_extended_by_its_ratio():
     assert extended([1e-3, 1e-2], LOW) == [1e-4, 1e-3, 1e-2]
+
+
+SOBOL = {
+    "metric": "valid_auc",
+    "direction": "maximize",
+    "sampler": "sobol",
+    "budget": 8,
+    "ranges": {"lr": [1e-4, 1e-1]},
+    "families": {"wide": {"ranges": {"lr": [1e-3, 10.0]}}},
+}
+
+
+def sobol_spec(**changes):
+    """Return a spec whose two methods share the axis lr, one of them in a range of its family."""
+    sgda = {**AUC["methods"][0], "grid": {"dual_lr": [0.1]}, "family": "wide"}
+    pdada = {**AUC["methods"][1], "grid": {"dual_lr": [0.1], "beta": [0.0, 0.5, 0.9, 0.99]}}
+    pdada["options"] = {"every": 1, "factor": 0.5}
+    raw = specs.merge(RAW, {**AUC, "studies": 2, "methods": [sgda, pdada], **changes})
+    return specs.build({**raw, "tuning": SOBOL})
+
+
+def sobol_points(study=0, **changes):
+    """Return the points of each method, in order, that a study tries, and the tuning."""
+    seen = {}
+
+    def evaluate(asked, _):
+        for method, point in asked:
+            seen.setdefault(method.name, []).append(point)
+        return [(0.5,)] * len(asked)
+
+    return seen, tune(sobol_spec(**changes), evaluate, study=study)
+
+
+def test_sobol_points_share_the_coordinates_of_shared_axes():
+    seen, tuning = sobol_points()
+    assert budgets(tuning) == {8}
+    for plain, adaptive in zip(seen["sgda"], seen["pdada"], strict=True):
+        u = math.log(plain["lr"] / 1e-3) / math.log(10.0 / 1e-3)  # of the family's range
+        v = math.log(adaptive["lr"] / 1e-4) / math.log(1e-1 / 1e-4)
+        assert u == pytest.approx(v, abs=1e-5)
+    assert set(seen["pdada"][0]) == {"lr", "dual_lr", "beta"}
+    assert {point["beta"] for point in seen["pdada"]} == {0.0, 0.5, 0.9, 0.99}  # eight points cover all four
+
+
+def test_sobol_points_fill_the_range_evenly():
+    seen, _ = sobol_points()
+    eighths = sorted(int(8 * math.log(point["lr"] / 1e-3) / math.log(10.0 / 1e-3)) for point in seen["sgda"])
+    assert eighths == list(range(8))  # one in each eighth, which random points would miss
+
+
+def test_each_study_and_each_data_set_has_its_own_scrambling():
+    first, again = sobol_points()[0], sobol_points()[0]
+    assert first == again
+    other_study = sobol_points(study=1)[0]
+    other_data = sobol_points(data={"name": "breast_cancer", "binary": False, "imbalance": None})[0]
+    rates = [tuple(point["lr"] for point in one["sgda"]) for one in (first, other_study, other_data)]
+    assert len(set(rates)) == 3
+
+
+def test_an_edge_of_a_range_is_recorded_with_the_value_of_its_family():
+    def evaluate(asked, _):
+        return [(1 - 0.01 * abs(math.log(10.0 / point["lr"])),) for _, point in asked]
+
+    spec = sobol_spec()
+    tuning = tune(spec, evaluate, methods=spec.methods[:1])
+    assert tuning.on_edge == {("lr", HIGH): ("sgda",)}
+    assert tuning.edge("lr", HIGH) == 10.0
+
+
+def test_the_best_quarter_is_ranked_again_with_more_seeds():
+    """With the tuning seeds lr = 0.3 looks best by luck; the additional seeds show that it is not."""
+    grid = {"lr": [0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0], "g0": [1e-7]}
+    adam = a_spec().methods[0].model_copy(update={"multipliers": {}})
+    options = a_spec().tuning.model_copy(update={"rounds": 0, "grid": grid, "extend": []})
+    spec = a_spec().model_copy(update={"methods": [adam], "tuning": options})
+    again = []
+
+    def evaluate(asked, _):
+        return [(0.5, 0.5) if point["lr"] == 0.3 else (1.0 + point["lr"], 1.0) for _, point in asked]
+
+    def rerank(asked):
+        again.extend(point["lr"] for _, point in asked)
+        return [(8.0, 8.0) if point["lr"] == 0.3 else (1.0, 1.0) for _, point in asked]
+
+    assert tune(spec, evaluate).best("adam").values["lr"] == 0.3
+    tuning = tune(spec, evaluate, rerank=rerank)
+    assert again == [0.3, 0.003]  # a quarter of eight
+    best = tuning.best("adam")
+    assert (best.values["lr"], best.reranked, len(best.measured)) == (0.003, True, 4)
+    # 0.01 was not ranked again: it cannot win, even if its mean over fewer seeds were lower.
+    assert tuning.trials["adam"][canonical({"lr": 0.01, "g0": 1e-7})].reranked is False
+
+
+def test_losses_of_seeds_are_averaged_geometrically():
+    def evaluate(asked, _):  # arithmetic means: 5.05 and 2; geometric: 1 and 2
+        return [(0.1, 10.0) if point["lr"] > 5e-3 else (2.0, 2.0) for _, point in asked]
+
+    tuning = tune(a_spec(tuning={"rounds": 0}), evaluate)
+    assert all(tuning.best(name).values["lr"] > 5e-3 for name in NAMES)
+    assert tuning.best("beta").mean == pytest.approx(1.0)

@@ -6,12 +6,13 @@ import torch
 from semaopt.experiments import api
 from semaopt.experiments.spec import schema
 from semaopt.experiments.spec.errors import SpecError
-from semaopt.experiments.spec.rules import axes_of
+from semaopt.experiments.spec.search import axes_of
 from semaopt.experiments.sweep import reproduction, run, tuning
+from semaopt.experiments.training import algorithms
 from semaopt.experiments.training import libauc as peers
-from semaopt.experiments.training import methods
-from semaopt.experiments.training.problem import Joint, sides
+from semaopt.experiments.training.algorithms import Variables
 from semaopt.experiments.training.run import Machine
+from semaopt.losses import WithLoss
 
 VALUES = {"lr": 0.1, "epoch_decay": 2e-3, "mode": "sgd", "every": 1, "factor": 0.5}
 NAMES = ["peers-a9a", "peers-bace", "peers-bbbp", "peers-ijcnn1"]
@@ -22,10 +23,12 @@ def test_without_libauc_a_spec_is_read_but_not_run(monkeypatch, tmp_path):
     monkeypatch.setattr(peers, "installed", lambda: False)
     found = schema.load("peers-a9a", "quick")
     assert [method.algorithm for method in found.methods] == ["PESG", "PDSM", "PDAda"]
-    with pytest.raises(SpecError, match=r"peers-a9a: pesg is LibAUC's PESG, which is not here; pip install --no-deps"):
+    with pytest.raises(
+        SpecError, match=r"peers-a9a: pesg needs a package that is not installed. Install it: pip install --no-deps"
+    ):
         api.run(found, out=tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    assert api.chosen(found, None, ["pdsm"]) is found
+    assert api.validate_spec(found, None, ["pdsm"]) is found
 
 
 def test_without_libauc_reproduce_leaves_them_out(monkeypatch):
@@ -78,13 +81,13 @@ def test_on_molecules_ours_are_tuned_as_in_figure_2_whose_trials_serve_again(nam
 )
 def test_wrong_values_are_told_with_and_without_libauc(monkeypatch, libauc, wrong, text):
     monkeypatch.setattr(peers, "installed", lambda: libauc)
-    methods.try_out("PESG", [], VALUES)
+    algorithms.validate("PESG", [], VALUES)
     with pytest.raises(ValueError, match=text):
-        methods.try_out("PESG", [], {**VALUES, **wrong})
+        algorithms.validate("PESG", [], {**VALUES, **wrong})
 
 
 def test_runs_of_pesg_are_never_one_vectorised_unit():
-    found = schema.build({**schema.load("peers-a9a", "quick").model_dump(), "together": 4})
+    found = schema.build({**schema.load("peers-a9a", "quick").model_dump(), "vectorize": 4})
     point = {"lr": 0.1, "factor": 0.5, "every": 1, "mode": "sgd", "epoch_decay": 2e-3}
     rates = {"beta": 0.9, "dual_lr": 0.1}
     for name, values, each in (("pesg", point, [1, 1]), ("pdsm", {"lr": 0.1, "factor": 0.5, "every": 1, **rates}, [2])):
@@ -105,15 +108,15 @@ def batches(count):
 
 
 def ours(values, length):
-    joint = Joint(model(), peers.MarginLoss())
-    split = sides([list(joint.parameters())], joint.is_dual())
-    return joint, methods.build("PESG", [], [values], split, length)[0]
+    network = WithLoss(model(), peers.MarginLoss())
+    variables = Variables([network.primal_parameters()], [network.dual_parameters()])
+    return network, algorithms.build("PESG", [], [values], variables, length)[0]
 
 
-def train(joint, optimizer, count, skip=0):
+def train(network, optimizer, count, skip=0):
     for a, b in list(batches(count))[skip:]:
         optimizer.zero_grad()
-        joint(a, b).backward()
+        network(a, b).backward()
         optimizer.step()
 
 
@@ -134,13 +137,13 @@ def test_it_is_libaucs_own_loop(mode, decay):
         plain.step()
         if k % 3 == 2:  # stages of three steps
             (plain.update_regularizer if decay else plain.update_lr)(2.0)
-    joint, optimizer = ours({**VALUES, "mode": mode, "epoch_decay": decay}, 3)
+    both, optimizer = ours({**VALUES, "mode": mode, "epoch_decay": decay}, 3)
     state = torch.get_rng_state()
-    train(joint, optimizer, 7)
+    train(both, optimizer, 7)
     assert torch.equal(state, torch.get_rng_state())
     assert optimizer.param_groups[0]["lr"] == 0.025
     expected = [*network.parameters(), loss.a, loss.b, loss.alpha]
-    assert all(torch.equal(x, y) for x, y in zip(joint.parameters(), expected, strict=True))
+    assert all(torch.equal(x, y) for x, y in zip(both.parameters(), expected, strict=True))
 
 
 @with_libauc
@@ -149,10 +152,10 @@ def test_it_goes_on_from_a_checkpoint_to_the_bit(tmp_path):
     train(whole, optimizer, 7)
     first, optimizer = ours(VALUES, 3)
     train(first, optimizer, 4)
-    torch.save({"joint": first.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "half.pt")
+    torch.save({"network": first.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "half.pt")
     rest, optimizer = ours(VALUES, 3)
     saved = torch.load(tmp_path / "half.pt", weights_only=True)
-    rest.load_state_dict(saved["joint"])
+    rest.load_state_dict(saved["network"])
     optimizer.load_state_dict(saved["optimizer"])
     train(rest, optimizer, 7, skip=4)
     assert all(torch.equal(x, y) for x, y in zip(rest.parameters(), whole.parameters(), strict=True))

@@ -11,9 +11,10 @@ from semaopt.experiments import data
 from semaopt.experiments.sweep.checkpoint import Checkpoint
 from semaopt.experiments.sweep.run import make, units
 from semaopt.experiments.sweep.runner import perform
-from semaopt.experiments.training import loop, metrics, problem
+from semaopt.experiments.training import loop, metrics, networks
+from semaopt.experiments.training.objectives.base import orders
 from semaopt.experiments.training.run import Machine
-from semaopt.experiments.training.single import Member
+from semaopt.experiments.training.single import SingleRun
 from tests.experiments.tiny import AUC, a_spec
 
 ADAM = {"lr": 1e-2, "g0": 1e-3}
@@ -51,11 +52,11 @@ def test_torchs_own_random_numbers_are_left_alone(tmp_path):
 def test_folklore_adam_is_the_adam_of_torch(tmp_path):
     run = a_run(batch=64)
     task = data.load("digits")
-    net, orders = problem.build(run, task), problem.orders(run.seed)
+    net, order_of = networks.with_loss(run, task), orders(run.seed)
     adam = torch.optim.Adam(net.parameters(), lr=ADAM["lr"], betas=(0.9, 0.999), eps=ADAM["g0"])
     losses = []
     for _ in range(3):
-        order = torch.randperm(len(task.train), generator=orders)
+        order = torch.randperm(len(task.train), generator=order_of)
         for rows in order.split(64):
             adam.zero_grad()
             cross_entropy(net(task.train.inputs(rows)), task.train.labels[rows]).backward()
@@ -70,7 +71,7 @@ def test_folklore_adam_is_the_adam_of_torch(tmp_path):
 )
 def test_what_each_method_decays(method, lr, gamma):
     run = a_run(method, ADAM if method == "adam" else {**ADAM, "beta": 0.9})
-    member = Member(run, data.load("digits"))
+    member = SingleRun(run, data.load("digits"))
     seen = []
     for _ in range(3):
         group = member.optimizer.param_groups[0]
@@ -171,7 +172,7 @@ def test_a_damaged_checkpoint_is_said_and_changes_nothing(tmp_path, monkeypatch)
     newest.write_bytes(newest.read_bytes()[:-5])
     (resumed,) = perform(unit, folder=tmp_path, every=0.0)
     assert resumed.curves == undisturbed[0].curves
-    assert resumed.notes == (f"checkpoint {newest.name} is damaged; the one before it is used",)
+    assert resumed.notes == (f"checkpoint {newest.name} is damaged; resuming from the one before it",)
 
 
 def test_a_run_to_an_earlier_epoch_is_the_beginning_of_the_whole_one(tmp_path):
@@ -254,7 +255,9 @@ def test_dtype_is_heeded(tmp_path):
 
 
 def test_the_auc_needs_two_classes(tmp_path):
-    with pytest.raises(data.DataError, match=r"digits has 10 classes; set data\.binary = true"):
+    with pytest.raises(
+        data.DataError, match=r"loss = 'auc' needs two classes, and digits has 10\. Set data\.binary = true"
+    ):
         train(tmp_path, a_run("sgda", {"lr": 0.1, "dual_lr": 0.1}, **{**AUC, "data": {}}))
 
 

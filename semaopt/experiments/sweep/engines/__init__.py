@@ -1,1 +1,1 @@
-"""Engines that execute runs: local processes or Ray."""
+"""Engines that execute jobs: this process, worker processes, or Ray."""

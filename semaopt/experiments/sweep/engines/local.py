@@ -1,4 +1,4 @@
-"""Work done by single-threaded processes: on a CPU the fastest way to do many runs."""
+"""Engines on this machine: this process, or single-threaded worker processes (the fastest on a CPU)."""
 
 from __future__ import annotations
 
@@ -24,42 +24,48 @@ from semaopt.experiments.training import distributed
 Job = TypeVar("Job")
 Done = TypeVar("Done")
 ATTEMPTS = 3
-ENDING = (OutputError, DataError)
-"""What jobs share is not there: an error that ends all of them, and is not the failure of one."""
-_PASSING = (MemoryError, OSError, torch.cuda.OutOfMemoryError)  # errors that the same job may not meet again
-_TICK = 0.5  # seconds between looks at how far the workers are
+FATAL = (OutputError, DataError)
+"""Errors that concern all jobs (the output folder, the data) and end the sweep."""
+_TRANSIENT = (MemoryError, OSError, torch.cuda.OutOfMemoryError)  # errors that may not occur again
+_POLL = 0.5  # seconds between two updates of the progress
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A job that could not be done, and why."""
+    """A job that failed, and why."""
 
     reason: str
-    again: bool = field(default=True, compare=False)
-    """Whether it may well go better another time."""
+    transient: bool = field(default=True, compare=False)
+    """Whether trying again may succeed."""
     error: BaseException | None = field(default=None, compare=False, repr=False)
-    """What it raised, for those who look for the place."""
+    """The exception it raised, if any."""
 
 
-def raised(error: BaseException) -> Failure:
-    """The failure of a job that raised an error; it mostly does so each time, for its numbers are the same."""
-    return Failure(f"{type(error).__name__}: {error}", isinstance(error, _PASSING), error)
+def failure(error: BaseException) -> Failure:
+    """Return the failure of a job that raised ``error``; runs are deterministic, so most errors would recur."""
+    return Failure(f"{type(error).__name__}: {error}", isinstance(error, _TRANSIENT), error)
 
 
 class Engine(Protocol):
-    """Does jobs somewhere."""
+    """Executes jobs."""
 
-    def do(
-        self, work: Callable[[Job], Done], jobs: Sequence[Job], tick: Callable[[int], None]
+    def run(
+        self, work: Callable[[Job], Done], jobs: Sequence[Job], on_progress: Callable[[int], None]
     ) -> Iterator[tuple[Job, Done | Failure]]:
-        """Each job with its result, in the order in which they finish; ``tick`` hears of progress in between."""
+        """Yield each job with its result as it finishes.
+
+        Args:
+            work: the function to apply to each job.
+            jobs: the jobs.
+            on_progress: called with the number of epochs trained so far.
+        """
 
 
-class Here:
-    """Does the jobs in this process, one after the other; one that raises an error is a :class:`Failure`."""
+class InProcess:
+    """Executes the jobs in this process, one after the other; an error is a :class:`Failure` of its job."""
 
-    def do(
-        self, work: Callable[[Job], Done], jobs: Sequence[Job], tick: Callable[[int], None]
+    def run(
+        self, work: Callable[[Job], Done], jobs: Sequence[Job], on_progress: Callable[[int], None]
     ) -> Iterator[tuple[Job, Done | Failure]]:
         """See :class:`Engine`."""
         before = epochs_done()
@@ -68,27 +74,27 @@ class Here:
             try:
                 with one_thread():
                     done = work(job)
-            except ENDING:
+            except FATAL:
                 raise
             except Exception as error:
-                if distributed.current().world > 1:  # the others may be waiting for this one
+                if distributed.current().world > 1:  # the other processes may be waiting for this one
                     raise
-                done = raised(error)
-            tick(epochs_done() - before)
+                done = failure(error)
+            on_progress(epochs_done() - before)
             yield job, done
 
 
 class Workers:
-    """Runs jobs in ``count`` processes of one thread each: the numbers do not depend on how many there are.
+    """Executes jobs in ``count`` single-threaded processes; the results do not depend on ``count``.
 
-    A process that dies (killed, out of memory) takes only its own job with it, which is tried again; a job that raises
-    an error is a :class:`Failure`, and the others go on.
+    If a process dies (killed, out of memory), only its job is affected and is tried again. A job that raises an error
+    is a :class:`Failure`; the others continue.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
         self._context = multiprocessing.get_context("spawn")
-        self._epochs = self._context.RawArray("q", count)  # each worker counts in its own place: no lock to die with
+        self._epochs = self._context.RawArray("q", count)  # one slot per worker needs no lock
         self._pools: list[ProcessPoolExecutor | None] = [None] * count
 
     def __enter__(self) -> Workers:
@@ -99,8 +105,8 @@ class Workers:
             if pool is not None:
                 _stop(pool)
 
-    def do(
-        self, work: Callable[[Job], Done], jobs: Sequence[Job], tick: Callable[[int], None]
+    def run(
+        self, work: Callable[[Job], Done], jobs: Sequence[Job], on_progress: Callable[[int], None]
     ) -> Iterator[tuple[Job, Done | Failure]]:
         """See :class:`Engine`."""
         waiting = deque((job, 1) for job in jobs)
@@ -112,8 +118,8 @@ class Workers:
                 job, attempt = waiting.popleft()
                 slot = idle.pop()
                 running[self._submitted(slot, work, job)] = slot, job, attempt
-            finished, _ = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED)
-            tick(sum(self._epochs) - before)
+            finished, _ = wait(running, timeout=_POLL, return_when=FIRST_COMPLETED)
+            on_progress(sum(self._epochs) - before)
             for future in finished:
                 slot, job, attempt = running.pop(future)
                 idle.append(slot)
@@ -124,15 +130,15 @@ class Workers:
                         waiting.append((job, attempt + 1))
                     else:
                         yield job, Failure(f"its process died {attempt} times (out of memory?)")
-                elif isinstance(error, ENDING):
+                elif isinstance(error, FATAL):
                     raise error
                 else:
-                    yield job, future.result() if error is None else raised(error)
+                    yield job, future.result() if error is None else failure(error)
 
     def _submitted(self, slot: int, work: Callable[[Job], Done], job: Job) -> Future[Done]:
         try:
             return self._started(slot).submit(work, job)
-        except BrokenProcessPool:  # its process died while it had nothing to do, and took no job with it
+        except BrokenProcessPool:  # its process died while it was idle
             self._pools[slot] = None
             return self._started(slot).submit(work, job)
 
@@ -143,15 +149,15 @@ class Workers:
                 1, mp_context=self._context, initializer=_start_worker, initargs=(self._epochs, slot)
             )
             self._pools[slot] = pool
-            # Ctrl-C reaches every process of the terminal. Only this one may answer; the workers inherit that they
-            # ignore it, so they are started here.
+            # Ctrl-C reaches every process of the terminal, and only this one should react. The workers inherit that
+            # interrupts are ignored, so they are started here.
             with _ignoring_interrupts():
                 pool.submit(os.getpid)
         return pool
 
 
 def _stop(pool: ProcessPoolExecutor) -> None:
-    """End its process now, not when its run ends: the run has a checkpoint."""
+    """Terminate the process of a pool at once; its run resumes from its checkpoint."""
     for process in list((pool._processes or {}).values()):
         process.terminate()
     pool.shutdown(wait=True, cancel_futures=True)
@@ -162,32 +168,32 @@ _SLOT = 0
 
 
 def count_epoch() -> None:
-    """Called by a job after each epoch that it has trained."""
+    """Count one trained epoch of this process."""
     _COUNT[_SLOT] += 1
 
 
 def epochs_done() -> int:
-    """How many this process has counted."""
+    """Return the number of epochs that this process has counted."""
     return int(_COUNT[_SLOT])
 
 
 def _start_worker(epochs: Any, slot: int) -> None:
-    global _COUNT, _SLOT  # what a process is told when it starts
+    global _COUNT, _SLOT  # set once when the process starts
     _COUNT, _SLOT = epochs, slot
     torch.set_num_threads(1)
     parent = multiprocessing.parent_process()
 
-    def leave_with_parent() -> None:  # a parent that was killed cannot tell its workers to stop
+    def exit_with_parent() -> None:  # a parent that was killed cannot stop its workers
         if parent is not None:
             parent.join()
         os._exit(1)
 
-    threading.Thread(target=leave_with_parent, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
 @contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may set a handler
+    if threading.current_thread() is not threading.main_thread():  # only the main thread can set a handler
         yield
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)

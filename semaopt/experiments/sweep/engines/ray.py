@@ -1,4 +1,4 @@
-"""The same sweep on Ray: a cluster on this machine, or one with an address."""
+"""Ray engine: a cluster on this machine or at an address."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any, TypeVar
 import torch
 
 from semaopt.experiments.spec.errors import SpecError
-from semaopt.experiments.sweep.engines.local import ATTEMPTS, ENDING, Failure, epochs_done, raised
+from semaopt.experiments.sweep.engines.local import ATTEMPTS, FATAL, Failure, epochs_done, failure
 
 Job = TypeVar("Job")
 Done = TypeVar("Done")
 
 
 class RayWorkers:
-    """Does jobs as Ray tasks of one core each; a task whose worker dies is tried again, from its checkpoint.
+    """Executes jobs as Ray tasks of one core each; a task whose worker dies resumes from its checkpoint.
 
     Args:
-        address: of a running cluster; None starts one on this machine.
-        count: tasks at a time on this machine.
+        address: address of a running cluster; None starts one on this machine.
+        count: number of parallel tasks on this machine.
     """
 
     def __init__(self, address: str | None, count: int) -> None:
@@ -31,12 +31,12 @@ class RayWorkers:
         self.address, self.count = address, count
 
     def __enter__(self) -> RayWorkers:
-        # Workers get no tracing and no report to anyone, and find this package where this process found it.
+        # No usage statistics are sent. Workers import this package from where this process found it.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
         options: dict[str, Any] = {"address": self.address} if self.address else {"num_cpus": self.count}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Ray, about its own future defaults
+            warnings.simplefilter("ignore")  # Ray warns about its own future defaults
             try:
                 self.ray.init(
                     **options,
@@ -49,18 +49,18 @@ class RayWorkers:
                 if self.address is None:
                     raise
                 raise SpecError(
-                    f"address={self.address!r}: no Ray cluster answers there ({str(error).splitlines()[0]}); start one "
-                    "with ray start --head, or leave the address out"
+                    f"address={self.address!r} is invalid: no Ray cluster answers there "
+                    f"({str(error).splitlines()[0]}). Start one with ray start --head, or omit the address."
                 ) from error
         return self
 
     def __exit__(self, *_: object) -> None:
         self.ray.shutdown()
 
-    def do(
-        self, work: Callable[[Job], Done], jobs: Sequence[Job], tick: Callable[[int], None]
+    def run(
+        self, work: Callable[[Job], Done], jobs: Sequence[Job], on_progress: Callable[[int], None]
     ) -> Iterator[tuple[Job, Done | Failure]]:
-        """See :class:`semaopt.experiments.sweep.engines.local.Engine`; progress is told when a job ends."""
+        """See :class:`semaopt.experiments.sweep.engines.local.Engine`; progress is reported when a job ends."""
         task = self.ray.remote(num_cpus=1, max_retries=ATTEMPTS - 1)(_one_threaded)
         pending = {task.remote(work, job): job for job in jobs}
         total = 0
@@ -69,19 +69,19 @@ class RayWorkers:
             for reference in ready:
                 done, epochs = self._result(reference)
                 total += epochs
-                tick(total)
+                on_progress(total)
                 yield pending.pop(reference), done
 
     def _result(self, reference: Any) -> tuple[Any, int]:
-        """What became of a job, and how many epochs it has trained; of one that failed that is not known."""
+        """Return the result of a job and the epochs it trained (0 if it failed)."""
         try:
             done: tuple[Any, int] = self.ray.get(reference)
         except self.ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, ENDING):
+            if isinstance(error.cause, FATAL):
                 raise error.cause from error
-            return raised(error.cause), 0
+            return failure(error.cause), 0
         except self.ray.exceptions.RayError as error:
-            return Failure(f"Ray gave it up: {str(error).splitlines()[0]}"), 0
+            return Failure(f"Ray gave up: {str(error).splitlines()[0]}"), 0
         return done
 
 

@@ -17,7 +17,7 @@ import torch
 
 from semaopt.experiments.data import DataError
 from semaopt.experiments.files import OutputError
-from semaopt.experiments.sweep.engines.local import ATTEMPTS, Failure, Here, Workers, count_epoch, raised
+from semaopt.experiments.sweep.engines.local import ATTEMPTS, Failure, InProcess, Workers, count_epoch, failure
 from semaopt.experiments.sweep.engines.ray import RayWorkers
 from semaopt.experiments.sweep.runner import RunsError
 from semaopt.experiments.training import distributed
@@ -49,7 +49,7 @@ def test_in_this_process_a_job_has_one_thread():
     torch.set_num_threads(2)
     ticks = []
     try:
-        assert list(Here().do(square, [2, 3], ticks.append)) == [(2, (4, 1)), (3, (9, 1))]
+        assert list(InProcess().run(square, [2, 3], ticks.append)) == [(2, (4, 1)), (3, (9, 1))]
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -58,23 +58,23 @@ def test_in_this_process_a_job_has_one_thread():
 
 def test_in_this_process_a_job_that_fails_is_no_end_and_what_all_share_is_one(tmp_path, monkeypatch):
     jobs = [(str(tmp_path), name) for name in ("a", "wrong", "b")]
-    found = [done for _, done in Here().do(dangerous, jobs, lambda _: None)]
+    found = [done for _, done in InProcess().run(dangerous, jobs, lambda _: None)]
     assert found == ["a", Failure("ValueError: a bad job"), "b"]
-    assert not found[1].again
-    assert raised(MemoryError()).again
+    assert not found[1].transient
+    assert failure(MemoryError()).transient
     for name, error in (("full", OutputError), ("lost", DataError)):
         with pytest.raises(error):
-            list(Here().do(dangerous, [(str(tmp_path), name)], lambda _: None))
+            list(InProcess().run(dangerous, [(str(tmp_path), name)], lambda _: None))
     group = distributed.Group()
     group.world = 2  # the other process would wait for ever
     monkeypatch.setattr(distributed, "current", lambda: group)
     with pytest.raises(ValueError, match="a bad job"):
-        list(Here().do(dangerous, jobs, lambda _: None))
+        list(InProcess().run(dangerous, jobs, lambda _: None))
 
 
 def test_workers_start_only_when_there_is_work():
     with Workers(2) as workers:
-        assert list(workers.do(square, [], lambda _: None)) == []
+        assert list(workers.run(square, [], lambda _: None)) == []
         assert workers._pools == [None, None]
 
 
@@ -83,31 +83,31 @@ def test_who_dies_is_tried_again_and_the_others_go_on(tmp_path):
     ticks = []
     with Workers(2) as workers:
         jobs = [(str(tmp_path), name) for name in ("fatal", "a", "shaky", "wrong", "b", "c")]
-        found = {job[1]: done for job, done in workers.do(dangerous, jobs, ticks.append)}
+        found = {job[1]: done for job, done in workers.run(dangerous, jobs, ticks.append)}
         assert {name: found[name] for name in ("a", "b", "c", "shaky")} == {n: n for n in ("a", "b", "c", "shaky")}
         assert found["fatal"] == Failure(f"its process died {ATTEMPTS} times (out of memory?)")
         assert found["wrong"] == Failure("ValueError: a bad job")
         tries = {path.name: int(path.read_text()) for path in tmp_path.iterdir()}
         assert tries == {"fatal": ATTEMPTS, "shaky": 2, "a": 1, "b": 1, "c": 1, "wrong": 1}
         with pytest.raises(OutputError, match="the disk is full"):
-            list(workers.do(dangerous, [(str(tmp_path), "full")], ticks.append))
+            list(workers.run(dangerous, [(str(tmp_path), "full")], ticks.append))
         with pytest.raises(DataError, match="no such file"):
-            list(workers.do(dangerous, [(str(tmp_path), "lost")], ticks.append))
-        assert sorted(done[0] for _, done in workers.do(square, [1, 2, 3], ticks.append)) == [1, 4, 9]
+            list(workers.run(dangerous, [(str(tmp_path), "lost")], ticks.append))
+        assert sorted(done[0] for _, done in workers.run(square, [1, 2, 3], ticks.append)) == [1, 4, 9]
         assert ticks[-1] == 3
 
 
 @pytest.mark.slow
 def test_who_dies_between_two_batches_is_started_again():
     with Workers(1) as workers:
-        assert [done for _, done in workers.do(square, [2], lambda _: None)] == [(4, 1)]
+        assert [done for _, done in workers.run(square, [2], lambda _: None)] == [(4, 1)]
         (pool,) = workers._pools
         for process in pool._processes.values():
             process.kill()
         with suppress(BrokenProcessPool):  # as soon as the death is noticed
             while True:
                 pool.submit(abs, 1).exception()
-        assert [done for _, done in workers.do(square, [3], lambda _: None)] == [(9, 1)]
+        assert [done for _, done in workers.run(square, [3], lambda _: None)] == [(9, 1)]
 
 
 class FakeRay:
@@ -138,8 +138,8 @@ def test_on_ray_progress_is_told_when_a_job_ends(tmp_path, monkeypatch):
     before = torch.get_num_threads()
     try:
         engine = RayWorkers(None, 1)
-        assert [done[0] for _, done in engine.do(square, [2, 3], ticks.append)] == [4, 9]
-        (wrong,) = (done for _, done in engine.do(dangerous, [(str(tmp_path), "wrong")], ticks.append))
+        assert [done[0] for _, done in engine.run(square, [2, 3], ticks.append)] == [4, 9]
+        (wrong,) = (done for _, done in engine.run(dangerous, [(str(tmp_path), "wrong")], ticks.append))
     finally:
         torch.set_num_threads(before)
     assert wrong == Failure("ValueError: a bad job")
@@ -150,7 +150,7 @@ ORPHANS = """
 import multiprocessing, os, sys, time
 from semaopt.experiments.workers import Workers
 with Workers(2) as workers:
-    for _ in workers.do(abs, [1, 2], lambda _: None):
+    for _ in workers.run(abs, [1, 2], lambda _: None):
         pass
     print(*[child.pid for child in multiprocessing.active_children()], flush=True)
     time.sleep(60)
@@ -180,9 +180,9 @@ def _alive(pid):
 
 def test_what_could_not_be_done_keeps_its_cause():
     cause = ValueError("deep inside")
-    error = RunsError.of("3", [("a run", Failure("its process died")), ("another", raised(cause))])
-    assert str(error) == "2 of 3 could not be done:\na run: its process died\nanother: ValueError: deep inside"
+    error = RunsError.from_failures("3", [("a run", Failure("its process died")), ("another", failure(cause))])
+    assert str(error) == "2 of 3 failed:\na run: its process died\nanother: ValueError: deep inside"
     assert error.__cause__ is cause
-    assert error.again
-    error = pickle.loads(pickle.dumps(RunsError.of("1", [("another", raised(cause))])))
-    assert not error.again
+    assert error.transient
+    error = pickle.loads(pickle.dumps(RunsError.from_failures("1", [("another", failure(cause))])))
+    assert not error.transient

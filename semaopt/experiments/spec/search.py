@@ -1,0 +1,132 @@
+"""Search spaces of a spec, and the rules for them: ranges, families, nested spaces, studies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from semaopt.experiments.spec.errors import near
+from semaopt.experiments.training import algorithms
+
+if TYPE_CHECKING:
+    from semaopt.experiments.spec.schema import Method, Spec
+
+STUDY_STRIDE = 1000
+"""Study k uses the seeds of the spec plus k times this."""
+_NEUTRAL = {"beta": 0.0, "factor": 1.0}
+"""Values that switch a hyper-parameter off: no averaging, no decay."""
+
+
+def axes_of(spec: Spec, method: Method) -> dict[str, list[Any]]:
+    """Return the values that are tried for a method: of shared axes that it takes and does not fix, and its own."""
+    if spec.tuning is None:
+        return dict(method.grid)
+    takes = algorithms.find(method.algorithm).takes
+    axes: dict[str, list[Any]] = {
+        name: values for name, values in spec.tuning.grid.items() if name in takes and name not in method.options
+    }
+    for name, multiples in method.multipliers.items():
+        if all(algorithms.is_number(value) for value in axes.get(name, [])):
+            axes[name] = [algorithms.rounded(value * by) for value in axes.get(name, []) for by in multiples]
+    return {**axes, **method.grid}
+
+
+def ranges_of(spec: Spec, method: Method) -> dict[str, list[float]]:
+    """Return the axes that are searched between two numbers; the family's ranges replace the shared ones."""
+    if spec.tuning is None:
+        return {}
+    family = spec.tuning.families.get(method.family or "")
+    takes = algorithms.find(method.algorithm).takes
+    found = {**spec.tuning.ranges, **({} if family is None else family.ranges)}
+    own = {*method.options, *method.grid}
+    return {name: ends for name, ends in found.items() if name in takes and name not in own}
+
+
+def problems(spec: Spec) -> Iterator[str]:
+    """Yield what is wrong with the search spaces, the seeds and the studies of a spec."""
+    yield from _seeds(spec)
+    yield from _ranges(spec)
+    names = [method.name for method in spec.methods]
+    families = {} if spec.tuning is None else spec.tuning.families
+    for k, method in enumerate(spec.methods):
+        if method.family is not None and method.family not in families:
+            hint = near(method.family, families) if families else "Add it"
+            yield f"methods[{k}].family={method.family!r} is not one of tuning.families. {hint}."
+        for name in method.contains:
+            if name not in names or name == method.name:
+                yield f"methods[{k}].contains: {name!r} is not another method. {near(name, names)}."
+            else:
+                yield from _nesting(spec, method, spec.method(name), f"methods[{k}].contains")
+
+
+def _seeds(spec: Spec) -> Iterator[str]:
+    seeds = spec.seeds
+    used = sorted(set(seeds.rerank) & {*seeds.tuning, *seeds.final})
+    if used:
+        yield f"seeds.rerank: {used} are also tuning or final seeds. Use seeds that appear nowhere else."
+    if seeds.rerank and spec.tuning is None:
+        yield f"seeds.rerank={seeds.rerank} ranks trials again, but there is no [tuning]. Remove it, or add a [tuning]."
+    large = [seed for seed in (*seeds.tuning, *seeds.rerank, *seeds.final) if seed >= STUDY_STRIDE]
+    if spec.studies > 1 and large:
+        yield f"seeds: {large} are invalid: with several studies, seeds must be below {STUDY_STRIDE}."
+
+
+def _ranges(spec: Spec) -> Iterator[str]:
+    tuning = spec.tuning
+    if tuning is None:
+        return
+    listed = {"tuning.ranges": tuning.ranges}
+    listed |= {f"tuning.families.{name}.ranges": family.ranges for name, family in tuning.families.items()}
+    if tuning.sampler != "sobol":
+        for place in (place for place, ranges in listed.items() if ranges):
+            yield f"{place} needs sampler = 'sobol', not {tuning.sampler!r}. Use a grid, or change the sampler."
+        return
+    if tuning.extend:
+        yield f"tuning.extend={tuning.extend}: Sobol points do not extend axes. Remove it, and use wide ranges."
+    takes = frozenset[str]().union(*(algorithms.find(method.algorithm).takes for method in spec.methods))
+    for place, ranges in listed.items():
+        for name, ends in ranges.items():
+            yield from _range(f"{place}.{name}", ends, name in tuning.grid)
+            if name not in takes:
+                yield f"{place}.{name}: no method here has such a hyper-parameter. {near(name, takes)}."
+
+
+def _range(place: str, ends: list[float], in_grid: bool) -> Iterator[str]:
+    if ends[0] >= ends[1]:
+        yield f"{place}={ends} is invalid: the first number must be smaller than the second."
+    if in_grid:
+        yield f"{place} is also an axis of tuning.grid. Keep one of them."
+
+
+def _nesting(spec: Spec, method: Method, inner: Method, place: str) -> Iterator[str]:
+    """Yield the hyper-parameters whose values for ``inner`` are not all tried for ``method``."""
+    outer_values, inner_values = _values(spec, method), _values(spec, inner)
+    inner_takes = algorithms.find(inner.algorithm).takes
+    for name in outer_values:
+        neutral = _NEUTRAL.get(name)
+        unused = name not in inner_takes or (name == "factor" and not inner.decays)
+        if name not in inner_values and unused and neutral is not None:
+            inner_values[name] = [neutral]
+    for name, values in inner_values.items():
+        if name in outer_values and not _within(values, outer_values[name]):
+            yield (
+                f"{place}: the space of {method.name} does not contain that of {inner.name}: {name} is "
+                f"{_shown(outer_values[name])} for {method.name}, {_shown(values)} for {inner.name}. Widen it."
+            )
+
+
+def _values(spec: Spec, method: Method) -> dict[str, Any]:
+    """Return the values of each hyper-parameter: a list, or a tuple of the ends of a range."""
+    fixed = {name: [value] for name, value in method.options.items()}
+    ranges = {name: tuple(ends) for name, ends in ranges_of(spec, method).items()}
+    return {**fixed, **axes_of(spec, method), **ranges}
+
+
+def _within(values: Any, outer: Any) -> bool:
+    if isinstance(outer, tuple):
+        return all(algorithms.is_number(value) and outer[0] <= value <= outer[1] for value in values)
+    return not isinstance(values, tuple) and all(value in outer for value in values)
+
+
+def _shown(values: Any) -> str:
+    return f"{values[0]:g} to {values[1]:g}" if isinstance(values, tuple) else str(values)
