@@ -355,7 +355,7 @@ def _min_max():
         (("reproduce", "--scal", "quick"), "No such option: --scal (Possible options: --scale)"),
         (("reprodcue",), "Did you mean 'reproduce'?"),
         (("data", "lst"), "Did you mean 'list'?"),
-        (("data", "fetch", "a9b"), "did you mean 'a9a'"),
+        (("data", "fetch", "a9b"), "id you mean 'a9a'"),
         (("reproduce", "extra"), "unexpected extra argument"),
         (("frob",), "No such command 'frob'"),
         (("bench", "frob"), "'frob' is unknown. Choose from: step"),
