@@ -216,7 +216,7 @@ def test_loading_fetches_missing_files(server, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("args", "status", "text"),
     [
-        (("list",), 0, "4 of 4 files missing, 55.0 MB: semaopt data fetch mnist"),
+        (("list",), 0, "Not found, 55.0 MB. Get it with: semaopt data fetch mnist"),
         (("fetch", "tiny"), 0, "it.csv"),
         (("fetch", "digits"), 0, "digits is already available with scikit-learn."),
         (("fetch", "tinny"), 2, "Did you mean 'tiny'"),
