@@ -1,4 +1,4 @@
-"""A spec that takes a second, and someone who watches it."""
+"""A spec that runs in a second, and a recorder of its progress."""
 
 from pathlib import Path
 
@@ -55,7 +55,7 @@ RAW = {
         },
     ],
 }
-EACH = 9  # six points a method, and three more: the largest lr is best, so the grid grows
+EACH = 9  # six points per method, and three more: the largest lr is best, so the grid is extended
 RUNS = 3 * EACH * 2 + 3 * 3  # two tuning seeds, three final ones
 
 
@@ -91,7 +91,7 @@ AUC = {
 
 
 class Watcher:
-    """Remembers what it was told; after ``stop_after`` units it is interrupted, as by Ctrl-C."""
+    """Records the progress; after ``stop_after`` units it interrupts the run, like Ctrl-C."""
 
     def __init__(self, stop_after=None):
         self.planned = self.finished = self.units = 0
