@@ -19,7 +19,7 @@ from semaopt.experiments.spec.schema import Spec
 from semaopt.experiments.sweep.runner import Runner
 from semaopt.experiments.sweep.study import Experiment
 
-RESAMPLES = 200
+RESAMPLES = 5000  # with 200, chance alone moves a rate of 5% by 1.5 points
 
 
 @dataclass(frozen=True)

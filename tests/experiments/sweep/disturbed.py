@@ -1,4 +1,4 @@
-"""Sweeps that are killed, starved of disk, locked out or damaged: a program of its own, run by test_disturbed.py.
+"""Sweeps that are killed, run out of disk space, are locked out or damaged; test_disturbed.py runs this program.
 
 It imports everything and does one sweep undisturbed; then every sweep is a fork of it, so that twenty of them cost
 little more than their training. What became of them is printed as JSON.
@@ -54,7 +54,7 @@ NOBODY = 65534
 
 
 def forked(do: Callable[[], object], log: Path) -> int:
-    """Do it in a fork, with what it prints in ``log``; its process id."""
+    """Call ``do`` in a fork that prints to ``log``; return its process id."""
     child = os.fork()
     if child:
         return child
@@ -65,7 +65,7 @@ def forked(do: Callable[[], object], log: Path) -> int:
         os.dup2(handle, 2)
         found = do()
         status = found if isinstance(found, int) else 0
-    except BaseException as error:  # as the interpreter would show it
+    except BaseException as error:  # printed as the interpreter would
         sys.excepthook(type(error), error, error.__traceback__)
         status = 71
     finally:
@@ -75,12 +75,12 @@ def forked(do: Callable[[], object], log: Path) -> int:
 
 
 def ended(child: int) -> int:
-    """Its exit status, or the negative signal that ended it."""
+    """Return the exit status of a child, or the negative signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def command(spec: str, out: Path, every: float = 0.01) -> Callable[[], int]:
-    """``semaopt run``, in this process alone."""
+    """Return a function that calls ``semaopt run`` in this process."""
 
     def do() -> int:
         options = ["--out", str(out), "--workers", "0", "--checkpoint-seconds", str(every)]
@@ -91,12 +91,12 @@ def command(spec: str, out: Path, every: float = 0.01) -> Callable[[], int]:
 
 
 def told(do: Callable[[], object], log: Path) -> dict[str, Any]:
-    """Its status and what it said."""
+    """Return the exit status and the output."""
     return {"status": ended(forked(do, log)), "said": log.read_text()}
 
 
 def rows(out: Path) -> dict[str, Any]:
-    """All that the store holds, but the seconds and what depends on them."""
+    """Return the content of the store without times and checksums."""
     with sqlite3.connect(f"file:{out / 'runs.sqlite'}?mode=ro", uri=True, timeout=30) as db:
         runs = db.execute("SELECT key, experiment, method, purpose, seed, status, config FROM runs ORDER BY key")
         curves = db.execute("SELECT key, metric, epochs FROM curves ORDER BY key, metric")
@@ -115,7 +115,7 @@ def die(*_: object) -> None:
 
 
 def at_step(n: int) -> None:
-    """Die in the n-th step of training."""
+    """Kill the process in the n-th training step."""
     left, step = [n], single.SingleRun.step
 
     def counted(self: single.SingleRun, k: int) -> None:
@@ -128,11 +128,11 @@ def at_step(n: int) -> None:
 
 
 def torn(n: int) -> None:
-    """Die while the n-th checkpoint is being written: half of it is on the disk."""
+    """Kill the process while it writes the n-th checkpoint: half of the file is on disk."""
     left, sync = [n], os.fsync
 
     def half(handle: int) -> None:
-        left[0] -= stat.S_ISREG(os.fstat(handle).st_mode)  # the folder is synchronised as well
+        left[0] -= stat.S_ISREG(os.fstat(handle).st_mode)  # folders are synchronized as well
         if left[0] == 0:
             os.ftruncate(handle, os.fstat(handle).st_size // 2)
             die()
@@ -142,7 +142,7 @@ def torn(n: int) -> None:
 
 
 def renamed(n: int) -> None:
-    """Die after the n-th renaming of a checkpoint: two make one, so also between them."""
+    """Kill the process after the n-th rename of a checkpoint; saving one takes two renames."""
     left, replace = [n], Path.replace
 
     def counted(self: Path, target: Any) -> Path:
@@ -156,7 +156,7 @@ def renamed(n: int) -> None:
 
 
 def in_store(n: int) -> None:
-    """Die before the n-th statement that writes into the store: within a transaction, or as it is committed."""
+    """Kill the process before the n-th statement that writes to the store, inside a transaction or at its commit."""
     left, connect = [n], sqlite3.connect
 
     def watched(*args: Any, **options: Any) -> sqlite3.Connection:
@@ -174,7 +174,7 @@ def in_store(n: int) -> None:
 
 
 def keys(out: Path) -> set[str]:
-    """Of the runs in the store, looked up in a copy: what a killed process left there is not touched."""
+    """Return the keys in the store, read from a copy so that the journal of a killed process stays."""
     with tempfile.TemporaryDirectory() as folder:
         for path in out.glob("runs.sqlite*"):
             shutil.copy(path, folder)
@@ -186,7 +186,7 @@ def keys(out: Path) -> set[str]:
 
 
 def noted(do: Callable[[], int], notes: Path) -> Callable[[], int]:
-    """The same, with the key of each run whose training begins in a file."""
+    """Wrap ``do`` so that the key of each run that starts training is appended to a file."""
 
     def noting() -> int:
         perform = runner.perform
@@ -206,7 +206,7 @@ INSIDE: tuple[tuple[Callable[[int], None], int], ...] = ((at_step, 300), (torn, 
 
 
 def killed(spec: str, out: Path, work: Path, seed: int) -> dict[str, Any]:
-    """Twenty kills, one in five from outside; then to the end."""
+    """Kill the sweep twenty times, one in five from outside, then let it finish."""
     rng = random.Random(seed)
     log, notes = work / "log", work / "notes"
     found: dict[str, Any] = {"seen": [], "journals": 0, "lost": 0, "twice": 0}
@@ -239,14 +239,14 @@ def _doomed(how: Callable[[int], None], n: int, do: Callable[[], int]) -> int:
 
 
 def starved(spec: str, out: Path, log: Path) -> list[dict[str, Any]]:
-    """No file may grow beyond so many bytes: the store cannot be made, and when there is one, no checkpoint."""
+    """Limit the size of files: first the store cannot be created, then no checkpoint can be written."""
 
     def limited(most: int) -> int:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
         return command(spec, out, 0.0)()
 
     found = [{**told(functools.partial(limited, most), log), "left": names(out)} for most in (1_000, 12_000)]
-    ended(forked(functools.partial(_doomed, at_step, 3, command(spec, out)), log))  # now there is a store
+    ended(forked(functools.partial(_doomed, at_step, 3, command(spec, out)), log))  # creates the store
     return [*found, {**told(functools.partial(limited, 6_000), log), "left": names(out)}]
 
 
@@ -255,7 +255,7 @@ def names(out: Path) -> list[str]:
 
 
 def on_small_disk(spec: str, folder: Path, log: Path) -> dict[str, Any]:
-    """A file system of its own with 60 kB, where that is permitted (status 77: it is not)."""
+    """Run on a file system of 60 kB, if mounting is permitted (status 77 if not)."""
     folder.mkdir()
 
     def do() -> int:
@@ -272,7 +272,7 @@ def on_small_disk(spec: str, folder: Path, log: Path) -> dict[str, Any]:
 
 
 def not_permitted(spec: str, folder: Path, log: Path) -> list[dict[str, Any]]:
-    """A folder that this user may read and not write; root may write everywhere, so it becomes nobody."""
+    """Run in a folder without write permission; root becomes nobody, since it may write everywhere."""
 
     def as_nobody(out: Path) -> int:
         if os.getuid() == 0:
@@ -294,7 +294,7 @@ def not_permitted(spec: str, folder: Path, log: Path) -> list[dict[str, Any]]:
 
 
 def at_once(spec: str, out: Path, work: Path) -> dict[str, Any]:
-    """A second sweep on the folder of one that is under way."""
+    """Start a second sweep on a folder in use."""
     first = forked(command(spec, out), work / "first")
     deadline = time.monotonic() + 60
     while not list(out.glob("checkpoints/*.pt")) and time.monotonic() < deadline:
@@ -306,8 +306,10 @@ def at_once(spec: str, out: Path, work: Path) -> dict[str, Any]:
 
 
 def damaged(spec: str, out: Path, work: Path, cut: bool) -> dict[str, Any]:
-    """The newest checkpoint of a sweep that was killed loses its end, or a bit of it is another."""
-    ended(forked(functools.partial(_doomed, renamed, 7, command(spec, out, 0.0)), work / "log"))  # in its fourth
+    """Truncate the newest checkpoint of a killed sweep, or flip one of its bits."""
+    ended(
+        forked(functools.partial(_doomed, renamed, 7, command(spec, out, 0.0)), work / "log")
+    )  # while it saves the fourth
     newest = next(path for path in (out / "checkpoints").glob("*.pt") if "previous" not in path.name)
     content = newest.read_bytes()
     at = len(content) // 2
@@ -316,7 +318,7 @@ def damaged(spec: str, out: Path, work: Path, cut: bool) -> dict[str, Any]:
 
 
 def spoiled(spec: str, out: Path, log: Path) -> dict[str, Any]:
-    """The store of a finished sweep with one bit of its head, or of a row, another."""
+    """Flip a bit in the header, the schema or a row of the store of a finished sweep."""
     path = out / "runs.sqlite"
     content = path.read_bytes()
     curve = re.search(rb"\[\d\.\d\d\d", content)
@@ -326,13 +328,13 @@ def spoiled(spec: str, out: Path, log: Path) -> dict[str, Any]:
     for name, at in (("head", 16), ("schema", content.index(b"CREATE TABLE") + 3), ("row", curve.end() - 1)):
         path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
         found[name] = told(command(spec, out), log)
-    found["same"] = rows(out) == before  # the row was the last: its run was done again
+    found["same"] = rows(out) == before  # the damaged run was computed again
     path.write_bytes(content)
     return found
 
 
 def record(results: Results, out: Path) -> None:
-    """Instead of figures and page, which take longer than the sweeps here."""
+    """Replace report.write, which takes longer than these sweeps."""
     write_output(out / "results.json", canonical(to_json(results)))
 
 
