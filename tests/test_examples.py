@@ -1,4 +1,4 @@
-"""Every example runs as its users run it."""
+"""Every example runs as a user would run it, and says how long it takes."""
 
 import os
 import re
@@ -24,12 +24,22 @@ def test_auc():
         assert float(bce) > 0.98
 
 
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_an_example_states_its_time(path):
+    text = path.read_text()
+    docstring = text.split('"""')[1]
+    assert re.search(r"in about (\d+ seconds|half a minute|a minute)", docstring)
+    assert re.search(r"python examples/|torchrun|semaopt run", docstring)
+    if path.name != "own_parts.py":  # its runs use one thread each
+        assert "set_num_threads(1)" in text  # two threads on a busy machine slow small models down
+
+
 def test_the_auc_example_stays_short():
     assert len((EXAMPLES / "auc.py").read_text().splitlines()) <= 40
 
 
 def run(*command: object) -> str:
-    """What an example prints, started as its first lines say."""
+    """Run an example as its first lines say and return its output."""
     environment = {**os.environ, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *map(str, command)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
@@ -76,3 +86,31 @@ def test_ensemble():
     assert len(found) == 8
     assert 0.85 < found["0.01"] == max(found.values())
     assert "24 models in" in text
+
+
+@pytest.mark.parametrize("name", ["own_parts", "own_bilevel"])
+def test_the_specs_with_own_parts_are_valid(name, monkeypatch):
+    spec = pytest.importorskip("semaopt.experiments.spec", reason="the example needs the extra 'experiments'")
+    monkeypatch.chdir(EXAMPLES)
+    assert spec.load(f"{name}.toml").loss.startswith("own_parts:")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "runs"), [("own_parts", 18), ("own_bilevel", 6)])
+def test_own_parts_run(name, runs, tmp_path, monkeypatch):
+    pytest.importorskip("pydantic", reason="the example needs the extra 'experiments'")
+    monkeypatch.chdir(EXAMPLES)
+    text = run("-m", "semaopt", "run", f"{name}.toml", "--out", tmp_path)
+    assert f"{runs} runs computed" in text
+    assert (tmp_path / "report.html").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "best"), [("fraud.py", 0.7), ("missing_labels.py", 0.98), ("contrastive.py", 0.85)], ids=lambda v: str(v)
+)
+def test_imbalanced_and_contrastive(name, best):
+    pytest.importorskip("sklearn", reason="the example needs scikit-learn, of the extra 'experiments'")
+    found = [float(value) for value in re.findall(r"\d\.\d{4}", run(EXAMPLES / name))]
+    assert max(found) > best
+    assert len(found) >= 8

@@ -75,9 +75,10 @@ def run(  # the options of the command
     found = validate_spec(spec, scale, only)
     validate_engine(engine, address, workers)
     with distributed.joined(device) as group:
-        workspace = _workspace(out, found.name, device, dtype, checkpoint_seconds)
+        validate_machine(device, dtype)
         if tensorboard is not None:
             require_writable(Path(tensorboard), "--tensorboard")
+        workspace = _workspace(out, found.name, device, dtype, checkpoint_seconds)
         with open_engine(engine, workers, address) as executor:
             watch = _started(watch, found)
             if aa:

@@ -232,7 +232,7 @@ app.add_typer(data_command.app, name="data", short_help="List or download data s
     short_help="Time one optimizer step against torch and installed peers.",
 )
 def bench(
-    context: typer.Context, name: Annotated[str, typer.Argument(metavar="[NAME]", help="The benchmark: step.")] = "step"
+    context: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="The benchmark: step.")] = "step"
 ) -> None:
     """Time one optimizer step against torch and installed peers. See semaopt bench step --help."""
     from semaopt.experiments.bench import step
