@@ -59,7 +59,7 @@ def fuzz(target: Target, numbers: range, seed: int) -> Found:
             found.inputs += 1
             try:
                 with _limited():
-                    found.accepted += target.check(given, Path(folder))
+                    found.accepted += target.verify(given, Path(folder))
             except BaseException as error:  # any exception is a finding
                 if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
                     raise

@@ -52,7 +52,7 @@ class Target:
     share: int
     """Percentage of the inputs to run; lower for slow targets."""
 
-    def check(self, given: Any, folder: Path) -> bool:
+    def verify(self, given: Any, folder: Path) -> bool:
         """Run an input and verify that nothing was executed."""
         accepted = self.run(given, folder)
         assert not FIRED, "the file had a function called"
