@@ -90,7 +90,7 @@ def command(spec: str, out: Path, every: float = 0.01) -> Callable[[], int]:
     return do
 
 
-def told(do: Callable[[], object], log: Path) -> dict[str, Any]:
+def outcome(do: Callable[[], object], log: Path) -> dict[str, Any]:
     """Return the exit status and the output."""
     return {"status": ended(forked(do, log)), "said": log.read_text()}
 
@@ -230,7 +230,7 @@ def killed(spec: str, out: Path, work: Path, seed: int) -> dict[str, Any]:
         found["lost"] += len(before - keys(out))
         found["twice"] += len(before & set(notes.read_text().split()))
     found["stored"] = len(keys(out))
-    return {**found, "last": told(command(spec, out), log)}
+    return {**found, "last": outcome(command(spec, out), log)}
 
 
 def _doomed(how: Callable[[int], None], n: int, do: Callable[[], int]) -> int:
@@ -245,9 +245,9 @@ def starved(spec: str, out: Path, log: Path) -> list[dict[str, Any]]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
         return command(spec, out, 0.0)()
 
-    found = [{**told(functools.partial(limited, most), log), "left": names(out)} for most in (1_000, 12_000)]
+    found = [{**outcome(functools.partial(limited, most), log), "left": names(out)} for most in (1_000, 12_000)]
     ended(forked(functools.partial(_doomed, at_step, 3, command(spec, out)), log))  # creates the store
-    return [*found, {**told(functools.partial(limited, 6_000), log), "left": names(out)}]
+    return [*found, {**outcome(functools.partial(limited, 6_000), log), "left": names(out)}]
 
 
 def names(out: Path) -> list[str]:
@@ -268,7 +268,7 @@ def on_small_disk(spec: str, folder: Path, log: Path) -> dict[str, Any]:
         print("left:", *names(folder))
         return status
 
-    return told(do, log)
+    return outcome(do, log)
 
 
 def not_permitted(spec: str, folder: Path, log: Path) -> list[dict[str, Any]]:
@@ -282,12 +282,12 @@ def not_permitted(spec: str, folder: Path, log: Path) -> list[dict[str, Any]]:
         return command(spec, out)()
 
     folder.mkdir()
-    told(command(spec, folder / "full"), log)
+    outcome(command(spec, folder / "full"), log)
     found = []
     for path in (folder, folder / "full"):
         path.chmod(0o555)
     for out in (folder / "new", folder / "full"):
-        found.append({**told(functools.partial(as_nobody, out), log), "left": names(folder)})
+        found.append({**outcome(functools.partial(as_nobody, out), log), "left": names(folder)})
     for path in (folder, folder / "full"):
         path.chmod(0o755)
     return found
@@ -300,7 +300,7 @@ def at_once(spec: str, out: Path, work: Path) -> dict[str, Any]:
     while not list(out.glob("checkpoints/*.pt")) and time.monotonic() < deadline:
         time.sleep(0.005)
     os.kill(first, signal.SIGSTOP)
-    second = told(command(spec, out), work / "log")
+    second = outcome(command(spec, out), work / "log")
     os.kill(first, signal.SIGCONT)
     return {"second": second, "first": {"status": ended(first), "said": (work / "first").read_text()}}
 
@@ -314,7 +314,7 @@ def damaged(spec: str, out: Path, work: Path, cut: bool) -> dict[str, Any]:
     content = newest.read_bytes()
     at = len(content) // 2
     newest.write_bytes(content[:at] if cut else content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-    return told(command(spec, out), work / "log")
+    return outcome(command(spec, out), work / "log")
 
 
 def spoiled(spec: str, out: Path, log: Path) -> dict[str, Any]:
@@ -327,7 +327,7 @@ def spoiled(spec: str, out: Path, log: Path) -> dict[str, Any]:
     before = rows(out)
     for name, at in (("head", 16), ("schema", content.index(b"CREATE TABLE") + 3), ("row", curve.end() - 1)):
         path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-        found[name] = told(command(spec, out), log)
+        found[name] = outcome(command(spec, out), log)
     found["same"] = rows(out) == before  # the damaged run was computed again
     path.write_bytes(content)
     return found
@@ -344,10 +344,10 @@ def main(folder: str) -> None:
     work = Path(folder)
     whole, short = write_spec(work / "whole.toml", **CHANGES), str(work / "short.toml")
     Path(short).write_text(SHORT)
-    quiet = os.open(os.devnull, os.O_WRONLY)
+    null = os.open(os.devnull, os.O_WRONLY)
     real, error = os.dup(1), os.dup(2)
-    os.dup2(quiet, 1)
-    os.dup2(quiet, 2)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
     statuses = [command(spec, work / name)() for spec, name in ((whole, "whole"), (short, "short"))]
     os.dup2(real, 1)
     os.dup2(error, 2)
@@ -356,7 +356,7 @@ def main(folder: str) -> None:
         "statuses": statuses,
         "killed": killed(whole, work / "killed", work, 0),
         "starved": starved(short, work / "starved", log),
-        "fed": told(command(short, work / "starved"), log),
+        "fed": outcome(command(short, work / "starved"), log),
         "small_disk": on_small_disk(short, work / "disk", log),
         "not_permitted": not_permitted(short, work / "readable", log),
         "at_once": at_once(short, work / "both", work),

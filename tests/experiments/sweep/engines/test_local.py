@@ -127,9 +127,9 @@ class FakeRay:
         try:
             return reference()
         except ValueError as error:
-            told = self.exceptions.RayTaskError()
-            told.cause = error
-            raise told from error
+            failed = self.exceptions.RayTaskError()
+            failed.cause = error
+            raise failed from error
 
 
 def test_ray_reports_progress_when_a_job_ends(tmp_path, monkeypatch):
