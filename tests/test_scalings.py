@@ -244,7 +244,8 @@ def own(**members):
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (lambda: scalings.resolve("adamw"), ValueError, r"scaling='adamw': unknown; choose from 'shb', 'adam'"),
+        (lambda: scalings.resolve("adamw"), ValueError, r"scaling='adamw': unknown; use scaling='adam' with decoupled"),
+        (lambda: scalings.resolve("adamax"), ValueError, r"scaling='adamax': unknown; choose from 'shb', 'adam'"),
         (lambda: scalings.resolve(scalings.Adam), TypeError, r"a class, not a scaling; pass an instance, Adam\("),
         (lambda: scalings.resolve(object()), TypeError, r"needs g0, buffers and update_.*has no g0, buffers, update_"),
         (lambda: scalings.resolve(None), TypeError, r"scaling=None: a scaling needs"),

@@ -39,7 +39,8 @@ class Bucket:
         self.m = {name: [state[name].to(self.dtype) for state in self.states] for name in names}
         steps = [state["step"] for state in self.states]
         self.t: Numbers = [step.clone() for step in steps] if torch.compiler.is_compiling() else steps[0].item()
-        torch._foreach_add_(steps, 1.0)
+        # Through views: torch.compile loses what is written to a 0-dimensional float64 tensor.
+        torch._foreach_add_([step.view(1) for step in steps], 1.0)
 
     def decay_(self, rule: StepRule, eta: Rate) -> None:
         """Apply the sign and the weight decay."""
@@ -55,7 +56,6 @@ class Bucket:
     def sema_(self, name: str, samples: Tensors, gamma: Rate) -> Tensors:
         """Do what :func:`semaopt.estimator.sema_` does, for a list of tensors."""
         if self.corrected:
-            # Written through a view: torch.compile loses what is written to a 0-dimensional float64 tensor.
             weights = [state[f"{name}_weight"].view(1) for state in self.states]
             _lerp_(weights, [torch.ones_like(w) for w in weights], gamma)
             _lerp_(self.m[name], samples, gamma)

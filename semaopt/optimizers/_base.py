@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
@@ -17,6 +18,7 @@ from semaopt._validation import invalid, require, validate_beta, validate_bounds
 from semaopt.hypergradient import inverses
 from semaopt.kernels import StepRule, dispatch
 from semaopt.kernels.rounding import first_key, validate_state_dtype
+from semaopt.optimizers._groups import Defaults, ParamGroup
 from semaopt.optimizers._nonfinite import NonFiniteGuard
 from semaopt.optimizers._roles import Roles
 from semaopt.optimizers._state import counter, restored, validate_saved, zero_state
@@ -56,12 +58,28 @@ Ready = tuple[dict[str, Any], list[Tensor], list[Tensor], list[dict[str, Any]]]
 _EXTRA = {"params", "param_names", "role", "name", "max_lr", "min_lr", "swa_lr", "base_momentum", "max_momentum"}
 
 
+#: Equivalents of arguments that torch's optimizers have under another name.
+_EQUIVALENTS = {
+    "betas": "pass beta=betas[0] and scaling=semaopt.scalings.Adam(beta2=betas[1])",
+    "beta2": "pass scaling=semaopt.scalings.Adam(beta2=...)",
+    "eps": "pass scaling=semaopt.scalings.Adam(g0=eps)",
+    "g0": "pass scaling=semaopt.scalings.Adam(g0=...)",
+    "momentum": "pass beta=momentum and scaling='shb'; for torch's dampening=0 divide lr by 1 - momentum",
+    "dampening": "pass beta=momentum and scaling='shb', which has dampening = momentum",
+    "nesterov": "Nesterov momentum is not available",
+    "amsgrad": "pass scaling='amsgrad'",
+    "fused": "pass implementation='c'; 'auto' takes it wherever it can serve",
+    "foreach": "pass implementation='foreach'; 'auto' takes it wherever it can serve",
+    "capturable": "leave it out and compile the step: torch.compile(optimizer.step)",
+}
+
+
 def refuse_unknown(group: Mapping[str, Any], options: Mapping[str, Any], kind: str) -> None:
     """Raise for the first key of a param group that is not one of its options."""
     for name, value in group.items():
         if name not in options and name not in _EXTRA and not name.startswith("initial_"):
-            known = ", ".join(sorted(options))
-            raise ValueError(f"{name}={value!r}: {kind} group has no such option; it has {known}")
+            remedy = _EQUIVALENTS.get(name, f"it has {', '.join(sorted(options))}")
+            raise ValueError(f"{name}={value!r}: {kind} group has no such option; {remedy}")
 
 
 def validate_group(group: Mapping[str, Any]) -> None:
@@ -154,16 +172,28 @@ class SemaOptimizer(Optimizer):
     #: Names and start values of the algorithm state.
     initial: ClassVar[Mapping[str, Any]] = {}
 
+    def __new__(cls, *args: Any, **options: Any) -> SemaOptimizer:
+        """Raise for an argument that torch has under another name; anything else unknown is refused by Python."""
+        for name in _EQUIVALENTS.keys() & options.keys():
+            if name not in inspect.signature(cls).parameters:
+                raise TypeError(f"{cls.__name__} has no argument {name}={options[name]!r}; {_EQUIVALENTS[name]}")
+        return super().__new__(cls)
+
     def __init__(
         self, params: Any, defaults: dict[str, Any], *, on_nonfinite: str | None = None, process_group: Any = None
     ) -> None:
         self._nonfinite = NonFiniteGuard(on_nonfinite)
         self._process_group = process_group
-        super().__init__(params, defaults)
+        super().__init__(params, Defaults(defaults))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what torch's list of names has, and the attributes that it leaves out."""
         return {**super().__getstate__(), "_nonfinite": self._nonfinite, "_process_group": self._process_group}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore what was loaded, copied or unpickled."""
+        super().__setstate__(state)
+        self.param_groups = [ParamGroup(group) for group in self.param_groups]
 
     @property
     def on_nonfinite(self) -> str | None:
@@ -200,7 +230,7 @@ class SemaOptimizer(Optimizer):
             raise ValueError(f"on_nonfinite={given!r}: a step is skipped as a whole; pass it to the optimizer")
         if self.roles is not None:
             self.roles.validate(param_group)
-        group = self._complete(param_group)
+        group: dict[str, Any] = ParamGroup(self._complete(param_group))
         validate_group(group)
         group.update({name: plain(value) for name, value in group.items() if name not in ("params", "param_names")})
         if isinstance(group["params"], Tensor):

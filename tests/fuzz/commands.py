@@ -76,7 +76,7 @@ WORK = (
     "semaopt.experiments.sweep.runner.Workspace.open_store",
     "semaopt.checks.run",
     "semaopt.experiments.bench.step.measure",
-    "semaopt.experiments.data.sets.DataSet.fetch",
+    "semaopt.experiments.data.catalogue.DataSet.fetch",
 )
 
 

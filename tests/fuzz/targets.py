@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from semaopt.experiments.data import cifar, featurize, libsvm, mnist, molecules, sets
+from semaopt.experiments.data import catalogue, cifar, featurize, libsvm, mnist, molecules
 from semaopt.experiments.data.errors import DataError
 from semaopt.experiments.files import OutputError, canonical
 from semaopt.experiments.spec import schema
@@ -232,7 +232,7 @@ def _read_cache(data: bytes, folder: Path) -> bool:
     return True
 
 
-_OFFICIAL = [(one, file) for one in sets.SETS.values() for file in one.files]
+_OFFICIAL = [(one, file) for one in catalogue.SETS.values() for file in one.files]
 
 
 def _published(rng: Random) -> tuple[int, bytes]:
@@ -244,7 +244,7 @@ def _read_published(given: tuple[int, bytes], folder: Path) -> bool:
     """Whatever lies in the place of an official file is refused by its checksum or its rows before it is read."""
     one, file = _OFFICIAL[given[0]]
     path = written(folder, "official", given[1])
-    assert refused(lambda: sets.check(file, path), (DataError,)), f"{one.name}: taken for the official file"
+    assert refused(lambda: catalogue.verify(file, path), (DataError,)), f"{one.name}: taken for the official file"
     return False
 
 

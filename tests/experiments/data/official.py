@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from semaopt.experiments.data import sets
+from semaopt.experiments.data import catalogue
 
 MOLECULES = ["CCO", "c1ccccc1", "C", "CC(=O)O", "C#N", "c1ccccc1O", "CCN", "C1CC1", "CC=CC=C", "[Na+].[Cl-]"]
 
@@ -75,13 +75,13 @@ def trusted(monkeypatch, tmp_path):
     """Take whatever lies in ``tmp_path`` for the official files of a set."""
 
     def trust(name, root=tmp_path):
-        one = sets.SETS[name]
+        one = catalogue.SETS[name]
 
         def known(file):
             return replace(file, md5=hashlib.md5((root / file.path).read_bytes()).hexdigest(), rows=None)
 
         downloads = tuple(replace(d, files=tuple(map(known, d.files))) for d in one.downloads)
-        monkeypatch.setitem(sets.SETS, name, replace(one, downloads=downloads))
+        monkeypatch.setitem(catalogue.SETS, name, replace(one, downloads=downloads))
         return root
 
     return trust
@@ -90,6 +90,6 @@ def trusted(monkeypatch, tmp_path):
 def real(name):
     """The root of the real files of a set, or a skip that says what is missing."""
     root = os.environ.get("SEMAOPT_DATA")
-    if not root or sets.SETS[name].missing(Path(root)):
+    if not root or catalogue.SETS[name].missing(Path(root)):
         pytest.skip(f"SEMAOPT_DATA has no {name}; semaopt data fetch {name}")
     return root

@@ -1,6 +1,8 @@
 """Tasks: options, splits, facts."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -79,16 +81,16 @@ def test_noise_is_drawn_anew_and_leaves_labels():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("digit", {}), "data set 'digit' is unknown; did you mean 'digits'"),
-        (("digits", {"spilt": "random"}), "option 'spilt' is unknown; did you mean 'split'"),
-        (("digits", {"split": "randm"}), "split 'randm' is unknown; did you mean 'random'"),
-        (("digits", {"split": "scaffold"}), "digits holds no molecules; take 'random'"),
-        (("digits", {"imbalance": 0.1}), "digits has 10 classes; pass binary=True"),
+        (("digit", {}), "data set 'digit' is unknown. Did you mean 'digits'"),
+        (("digits", {"spilt": "random"}), "option 'spilt' is unknown. Did you mean 'split'"),
+        (("digits", {"split": "randm"}), "split 'randm' is unknown. Did you mean 'random'"),
+        (("digits", {"split": "scaffold"}), "split='scaffold' needs molecules, and digits holds none. Use 'random'"),
+        (("digits", {"imbalance": 0.1}), "imbalance=0.1 needs two classes, but digits has 10. Pass binary=True"),
         (("digits", {"binary": True, "imbalance": 0.9}), r"must lie in \(0, 0.49"),
         (("digits", {"binary": True, "imbalance": 1e-6}), "leaves none of"),
-        (("digits", {"subset": 5000}), "subset=5000: must lie in 1..1078"),
+        (("digits", {"subset": 5000}), "subset=5000 is invalid: it must lie in 1..1078"),
         (("digits", {"subset": 3}), "cannot be split with all classes"),
-        (("digits", {"noise": 1.0}), r"noise=1.0: must lie in \[0, 1\)"),
+        (("digits", {"noise": 1.0}), r"noise=1.0 is invalid: it must lie in \[0, 1\)"),
     ],
 )
 def test_refusals(arguments, text):
@@ -149,3 +151,14 @@ def test_real_images(name, train):
     x = task.train.inputs(torch.arange(2000))
     assert x.mean().abs() < 0.05
     assert abs(x.std() - 1) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("package", "missing"), [("data", "numpy"), ("models", "sklearn"), ("training", "pydantic"), ("spec", "filelock")]
+)
+def test_without_the_extra_the_error_names_it(package, missing):
+    code = f"import sys; sys.modules[{missing!r}] = None; from semaopt.experiments import {package}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError: semaopt.experiments.")
+    assert last.endswith(f"needs {missing!r}. Install the extra: pip install 'semaopt[experiments]'")

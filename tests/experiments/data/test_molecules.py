@@ -9,8 +9,8 @@ import torch
 
 from semaopt.experiments import data
 from semaopt.experiments.data import featurize, molecules
-from semaopt.experiments.data.batches import Molecules
 from semaopt.experiments.data.featurize import BONDS, HYBRIDIZATIONS, SYMBOLS
+from semaopt.experiments.data.molecule_batches import Molecules
 from tests.experiments.data import official
 from tests.experiments.data.official import MOLECULES, trusted
 
@@ -127,7 +127,7 @@ def test_what_is_kept_can_be_read_by_all_who_may_read_the_data(tmp_path, trusted
 def test_where_nothing_can_be_kept_it_says_so(tmp_path, trusted):
     official.bbbp(tmp_path)
     (tmp_path / molecules.CACHE).touch()
-    with pytest.warns(UserWarning, match="cannot be written .*featurized anew"):
+    with pytest.warns(UserWarning, match="cannot be written .*features are computed again each time"):
         assert len(data.load("bbbp", root=trusted("bbbp")).train) == 32
 
 
@@ -135,11 +135,11 @@ def test_where_nothing_can_be_kept_it_says_so(tmp_path, trusted):
     ("content", "text"),
     [
         (b"num,name,p_np\n1,a,1\n", "row 1 has no column 'smiles'"),
-        (b"num,name,p_np,smiles\n1,a,yes,C\n", "row 1 has p_np='yes', should be 0 or 1"),
-        (b"num,name,p_np,smiles\n", "holds no rows"),
+        (b"num,name,p_np,smiles\n1,a,yes,C\n", "row 1 has p_np='yes', but it should be 0 or 1"),
+        (b"num,name,p_np,smiles\n", "has no rows"),
         (b"\xff\xfe\x00", "not UTF-8"),
         (b'num,name,p_np,smiles\n1,"a,1,C\n', "not a CSV file"),
-        (b"num,name,p_np,smiles\n1,a,1,xyz\n", "none of 1 SMILES can be parsed, the first being 'xyz'"),
+        (b"num,name,p_np,smiles\n1,a,1,xyz\n", "none of 1 SMILES can be parsed; the first is 'xyz'"),
     ],
 )
 def test_broken_tables(tmp_path, trusted, content, text):

@@ -72,11 +72,11 @@ def test_hidden_layers():
 @pytest.mark.parametrize(
     ("name", "options", "text"),
     [
-        ("mlpp", {}, "model 'mlpp' is unknown; did you mean 'mlp'"),
-        ("mlp", {"hiden": 3}, "option of mlp 'hiden' is unknown; did you mean 'hidden'"),
+        ("mlpp", {}, "model 'mlpp' is unknown. Did you mean 'mlp'"),
+        ("mlp", {"hiden": 3}, "option of mlp 'hiden' is unknown. Did you mean 'hidden'"),
         ("logistic", {"hidden": 3}, "logistic has no option 'hidden'"),
-        ("mlp", {"hidden": []}, r"hidden=\[\]: must be a positive number"),
-        ("mlp", {"hidden": 0}, "hidden=0: must be a positive number"),
+        ("mlp", {"hidden": []}, r"hidden=\[\] is invalid: it must be a positive number"),
+        ("mlp", {"hidden": 0}, "hidden=0 is invalid: it must be a positive number"),
         ("resnet20", {}, r"resnet20 takes images, but digits holds table\. Use mlp or logistic\.$"),
         ("mpnn", {}, r"mpnn takes molecules, but digits holds table\. Use mlp or logistic\.$"),
     ],

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from semaopt.experiments import data, models
-from semaopt.experiments.data.batches import GROUP, Molecules
 from semaopt.experiments.data.featurize import featurize
+from semaopt.experiments.data.molecule_batches import GROUP, Molecules
 from semaopt.experiments.models import messages
 from semaopt.experiments.models.mpnn import IMPLEMENTATIONS, MPNN
 from tests.experiments.data.official import MOLECULES, real
@@ -101,9 +101,9 @@ def test_parameters_and_their_start():
 
 
 def test_refusals():
-    with pytest.raises(data.DataError, match="implementation 'fats' is unknown; did you mean 'fast'"):
+    with pytest.raises(data.DataError, match=r"implementation 'fats' is unknown\. Did you mean 'fast'"):
         MPNN(implementation="fats")
-    with pytest.raises(data.DataError, match="units=16: must be at least 29"):
+    with pytest.raises(data.DataError, match="units=16 is invalid: it must be at least 29"):
         MPNN(units=16)
     with pytest.raises(data.DataError, match="mpnn takes molecules, but digits holds table"):
         models.build("mpnn", data.load("digits"))
