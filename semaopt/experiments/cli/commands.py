@@ -114,6 +114,9 @@ def run(  # noqa: PLR0917  # typer turns arguments into options
     device: _DEVICE = "cpu",
     dtype: _DTYPE = "float32",
     checkpoint_seconds: _SECONDS = 10.0,
+    aa: Annotated[
+        bool, typer.Option("--aa", help="A/A check: tune each method against itself, and count wrong verdicts.")
+    ] = False,
 ) -> None:
     """Tune and run one experiment, then write its figure and its report.
 
@@ -137,8 +140,11 @@ def run(  # noqa: PLR0917  # typer turns arguments into options
         checkpoint_seconds=checkpoint_seconds,
         tensorboard=tensorboard,
         command=command_line(),
+        aa=aa,
     )
-    if distributed.leading():
+    if aa and distributed.leading():
+        typer.echo(table.to_markdown())
+    elif distributed.leading():
         conclude(bar, table.results, Path("results", table.results.findings[0].name) if out is None else out)
 
 

@@ -22,8 +22,8 @@ Root = Annotated[
 @app.command("list", short_help="List all data sets and whether they are available.")
 def list_sets(root: Root = None) -> None:
     """List all data sets: whether each is available, where, how large it is and how to get it."""
+    from semaopt.experiments.data.catalogue import SETS
     from semaopt.experiments.data.files import root_folder
-    from semaopt.experiments.data.sets import SETS
 
     folder = root_folder(root)
     typer.echo(f"Data folder: {folder}")

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from semaopt.experiments import plugins
+from semaopt.experiments.data.catalogue import DataSet
 from semaopt.experiments.data.errors import DataError
-from semaopt.experiments.data.sets import DataSet
 from semaopt.experiments.data.tables import Table
 from semaopt.experiments.data.task import Raw
 

@@ -216,8 +216,16 @@ def test_run_and_tune(call, tmp_path):
         ({}, ("--dtype", "int8"), "dtype='int8' is invalid: it must be one of float32, float64, bfloat16"),
         ({}, ("--workers", "-1"), "Invalid value for '--workers'"),
         ({}, ("--tensorboard", "mine.toml/x"), "Invalid value for --tensorboard: 'mine.toml/x' is not a folder"),
-        ({"model": {"options": {"hidden": "x"}}}, ("--workers", "1"), "hidden='x': must be a positive number of units"),
-        ({"data": {"split": "scaffold"}}, ("--workers", "1"), "split='scaffold': digits holds no molecules"),
+        (
+            {"model": {"options": {"hidden": "x"}}},
+            ("--workers", "1"),
+            "hidden='x' is invalid: it must be a positive number of units",
+        ),
+        (
+            {"data": {"split": "scaffold"}},
+            ("--workers", "1"),
+            "split='scaffold' needs molecules, and digits holds none",
+        ),
         (
             {"model": {"name": "mpnn"}},
             ("--workers", "1"),
