@@ -27,7 +27,7 @@ PACKAGE = (
     ("__main__",),
 )
 EXPERIMENTS = (
-    ("files", "plugins", "settings", "fingerprint"),
+    ("extra", "files", "plugins", "settings", "fingerprint"),
     ("data",),
     ("models",),
     ("training",),

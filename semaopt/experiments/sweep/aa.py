@@ -1,8 +1,7 @@
 """A/A check: one method tuned against itself, to see how often the protocol finds a difference that does not exist.
 
-The method is tuned in twice as many studies as the spec has. Two halves of these studies are drawn at random again and
-again and compared like two methods. Both halves are the same method, so every "confirmed" or "contradicted" is
-wrong.
+The method is tuned in twice as many studies as the spec has. Random halves of these studies are compared again and
+again like two methods. Both halves are the same method, so every "confirmed" or "contradicted" is wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from semaopt.experiments.spec.schema import Spec
 from semaopt.experiments.sweep.runner import Runner
 from semaopt.experiments.sweep.study import Experiment
 
-RESAMPLES = 200
+RESAMPLES = 5000  # with 200, chance alone moves a rate of 5% by 1.5 points
 
 
 @dataclass(frozen=True)
@@ -80,8 +79,8 @@ def compare_halves(finding: Finding, method: str, resamples: int = RESAMPLES) ->
     half = len(values) // 2
     outcomes = []
     for _ in range(resamples):
-        drawn = rng.sample(values, 2 * half)
-        a, b = tuple(drawn[:half]), tuple(drawn[half:])
+        sampled = rng.sample(values, 2 * half)
+        a, b = tuple(sampled[:half]), tuple(sampled[half:])
         wins = probability_of_improvement(a, b, better)
         outcomes.append(Comparison(method, method, metric, better, is_ratio, a, b, wins).outcome)
     decided = sum(outcome in ("confirmed", "contradicted") for outcome in outcomes)

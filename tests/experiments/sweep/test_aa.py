@@ -58,8 +58,8 @@ def test_from_python_and_from_the_command_line(tmp_path, capsys, monkeypatch):
     path = write_spec(tmp_path / "mine.toml", **changes)
     table = api.run(path, out=tmp_path / "out", only=["adam"], workers=0, aa=True)
     (row,) = table
-    assert (row["method"], row["studies per side"], row["resamples"]) == ("adam", 2, 200)
-    assert 0 <= row["rate"] == row["decided"] / 200 <= 1
+    assert (row["method"], row["studies per side"], row["resamples"]) == ("adam", 2, 5000)
+    assert 0 <= row["rate"] == row["decided"] / 5000 <= 1
     assert not (tmp_path / "out" / "report.html").exists()
     options = ["--aa", "--only", "adam", "--workers", "0", "--out", str(tmp_path / "out")]
     monkeypatch.setattr("sys.argv", ["semaopt", "run", str(path), *options])
