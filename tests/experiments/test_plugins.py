@@ -253,7 +253,7 @@ def test_the_key_holds_the_source_of_the_plugin(mine):
         ({"loss": "own_parts:OddMetric"}, r"own_parts:OddMetric: metrics=\('loss', 'kappa'\) has unknown names\. Use"),
         (
             {"methods": [{**METHOD, "algorithm": "own_parts:number"}]},
-            r"methods\[0\]\.algorithm: own_parts:number has type int\. An algorithm is an optimizer class",
+            r"methods\[0\]\.algorithm: own_parts:number has type int\. Use an optimizer class",
         ),
         (
             {"methods": [{**METHOD, "algorithm": "own_parts:no_optimizer"}]},

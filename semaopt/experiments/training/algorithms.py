@@ -297,7 +297,7 @@ def _external(name: str, function: Any) -> AlgorithmInfo:
     """Return the entry of a class or function; its parameters say which problem it solves and what it takes."""
     if not callable(function):
         raise plugins.PluginError(
-            f"{name} has type {type(function).__name__}. An algorithm is an optimizer class or a function that returns one."
+            f"{name} has type {type(function).__name__}. Use an optimizer class or a function that returns one."
         )
     parameters = inspect.signature(function).parameters
     problem: Problem = next((one for one in _ROLES if parameters.keys() >= set(_ROLES[one])), "minimization")
