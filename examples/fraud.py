@@ -38,9 +38,7 @@ def build(name, model, b):
     if name == "AUC (PDAda)":
         auc = semaopt.losses.AUCMinMax.from_labels(b)
         primal = [*model.parameters(), *auc.primal_parameters()]
-        return lambda scores, labels, index: auc(scores, labels), semaopt.PDAda(
-            primal=primal, dual=auc.dual_parameters()
-        )
+        return lambda scores, labels, index: auc(scores, labels), semaopt.PDAda(primal=primal, dual=auc.dual_parameters())
     optimizer = semaopt.ASA(model.parameters(), lr=1e-3)
     if name == "average precision":
         return semaopt.losses.AveragePrecision(size=len(b), prior=b.float().mean().item()), optimizer

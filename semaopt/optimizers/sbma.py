@@ -43,8 +43,9 @@ class SBMA(BilevelOptimizer):
         x_{t+1} &= x_t - \eta_x (u_{t+1} - V_{t+1}H_{t+1}v_{t+1}), \qquad
         y_{t+1} = \Pi_Y[y_t - \eta_y O_{gy}]
 
-    with p uniform on 0..k-1 and projections that clip singular values. As in SMB, h is bounded by k/C only if every sample of g_yy lies between 0 and C. V and H are matrices: O(d_x d_y +
-    d_y^2) memory and O(d_y^3) time per step, for small lower problems.
+    with p uniform on 0..k-1 and projections that clip singular values. As in SMB, h is bounded by k/C only if every
+    sample of g_yy lies between 0 and C. V and H are matrices: O(d_x d_y + d_y^2) memory and O(d_y^3) time per step,
+    for small lower problems.
 
     Args:
         upper, lower, lr, lower_lr, scaling, lower_weight_decay, project, process_group, on_nonfinite: as in

@@ -263,7 +263,8 @@ def protocol(finding: Finding) -> str:
     options = [f"{name} {setting}" for name, setting in spec.model.options.items()]
     return (
         f"Data {spec.data.name}{_brackets(counts)}, model {spec.model.name}{_brackets(options)}, "
-        f"loss: {finding.objective.title}, batch size {spec.batch}, {plural(spec.epochs, 'epoch')}, {runs_per_method(finding)}, {spec.scale} scale."
+        f"loss: {finding.objective.title}, batch size {spec.batch}, {plural(spec.epochs, 'epoch')}, "
+        f"{runs_per_method(finding)}, {spec.scale} scale."
     )
 
 

@@ -389,11 +389,11 @@ def test_a_read_only_store_is_refused_before_training(call, monkeypatch, tmp_pat
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_run_that_raises_fails_alone_on_every_engine(call, tmp_path, workers):
     raw = spec.load("bilevel-digits", "quick").model_dump()
-    given = {"lr": 10.0, "lower_lr": 0.3}
+    lower_lr = {"soba": 0.03, "bsa": 0.3}
     wanted = [
-        {**method, "options": {**method["options"], **given}}
+        {**method, "options": {**method["options"], "lr": 10.0, "lower_lr": lower_lr[method["name"]]}}
         for method in raw["methods"]
-        if method["name"] in ("soba", "bsa")
+        if method["name"] in lower_lr
     ]
     changes = {
         **{key: raw[key] for key in ("loss", "batch", "metrics")},

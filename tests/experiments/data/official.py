@@ -1,4 +1,4 @@
-"""Tiny files in the official layouts, and the real ones where they are."""
+"""Tiny files in the official formats, and the real files if they are available."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ MOLECULES = ["CCO", "c1ccccc1", "C", "CC(=O)O", "C#N", "c1ccccc1O", "CCN", "C1CC
 
 
 def pickled(content):
-    """A pickle as Python 2 wrote it, with its byte strings (Python 3 has none in protocol 2), stop included."""
+    """Return a pickle as Python 2 writes it, with byte strings, including the stop opcode."""
     return b"\x80\x02" + _python2(content) + b"."
 
 
@@ -72,7 +72,7 @@ def bbbp(root, smiles=tuple(MOLECULES * 4), bad=("not a molecule", "")):
 
 @pytest.fixture
 def trusted(monkeypatch, tmp_path):
-    """Take whatever lies in ``tmp_path`` for the official files of a set."""
+    """Treat the files in ``tmp_path`` as the official files of a data set."""
 
     def trust(name, root=tmp_path):
         one = catalogue.SETS[name]
@@ -88,7 +88,7 @@ def trusted(monkeypatch, tmp_path):
 
 
 def real(name):
-    """The root of the real files of a set, or a skip that says what is missing."""
+    """Return the root of the real files of a data set, or skip the test with the command that fetches them."""
     root = os.environ.get("SEMAOPT_DATA")
     if not root or catalogue.SETS[name].missing(Path(root)):
         pytest.skip(f"SEMAOPT_DATA has no {name}; semaopt data fetch {name}")

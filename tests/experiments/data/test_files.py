@@ -1,4 +1,4 @@
-"""Readers of the official formats, and what they say of files that are something else."""
+"""Readers of the official formats, and their errors for damaged files."""
 
 import os
 import pickle
@@ -82,7 +82,7 @@ def test_hostile_and_broken_pickles_execute_nothing(tmp_path, make):
         ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]}, "should hold 2 numbers"),
     ],
 )
-def test_pickles_of_another_shape(tmp_path, content, text):
+def test_pickles_with_wrong_content(tmp_path, content, text):
     path = tmp_path / "data_batch_1"
     path.write_bytes(pickled(content))
     with pytest.raises(data.DataError, match=text):
@@ -129,7 +129,7 @@ def test_broken_libsvm(tmp_path, content, text):
         libsvm.parse(tmp_path / "a", 2, 3)
 
 
-def test_a_file_with_another_checksum_is_refused_before_it_is_read(tmp_path, monkeypatch):
+def test_a_file_with_a_wrong_checksum_is_not_read(tmp_path, monkeypatch):
     official.cifar(tmp_path)
     monkeypatch.setattr(cifar, "unpickle", lambda _: pytest.fail("read a file that is not the published one"))
     with pytest.raises(
@@ -139,7 +139,7 @@ def test_a_file_with_another_checksum_is_refused_before_it_is_read(tmp_path, mon
         data.load("cifar10", root=tmp_path)
 
 
-def test_where_the_root_is(tmp_path, monkeypatch):
+def test_the_root_folder(tmp_path, monkeypatch):
     from semaopt.experiments.data.files import root_folder
 
     monkeypatch.setenv("SEMAOPT_DATA", str(tmp_path / "a"))
@@ -151,7 +151,7 @@ def test_where_the_root_is(tmp_path, monkeypatch):
     assert root_folder() == tmp_path / "c" / "semaopt" / "data"
 
 
-def test_every_set_is_described():
+def test_every_data_set_has_a_description():
     for name in data.NAMES:
         about = data.describe(name)
         assert about["name"] == name

@@ -1,4 +1,4 @@
-"""Tasks: options, splits, facts."""
+"""Tasks: options, splits and facts."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ def test_parts_share_no_row_and_leave_none_out():
     assert not torch.equal(task.train.rows, data.load("breast_cancer", seed=4).train.rows)
 
 
-def test_columns_are_standardised_by_the_training_part_alone():
+def test_columns_are_standardised_on_the_training_part_only():
     task = data.load("breast_cancer")
     std, mean = torch.std_mean(task.train.inputs(dtype=torch.float64), dim=0, correction=0)
     torch.testing.assert_close(mean, torch.zeros(30).double(), atol=1e-5, rtol=0)
@@ -68,7 +68,7 @@ def test_imbalance_keeps_all_negatives():
     assert int(task.train.labels.sum()) == round(0.05 / 0.95 * negatives)
 
 
-def test_noise_is_drawn_anew_and_leaves_labels():
+def test_noise_is_drawn_each_time_and_keeps_labels():
     task = data.load("digits", noise=0.5)
     index, generator = torch.arange(len(task.train)), torch.Generator().manual_seed(0)
     first, second = (task.train.draw(index, generator) for _ in range(2))
@@ -93,13 +93,13 @@ def test_noise_is_drawn_anew_and_leaves_labels():
         (("digits", {"noise": 1.0}), r"noise=1.0 is invalid: it must lie in \[0, 1\)"),
     ],
 )
-def test_refusals(arguments, text):
+def test_invalid_arguments(arguments, text):
     name, options = arguments
     with pytest.raises(data.DataError, match=text):
         data.load(name, **options)
 
 
-def test_scaffolds_are_never_cut_and_the_frequent_come_first():
+def test_scaffolds_are_never_split_and_frequent_ones_come_first():
     scaffolds = ["a"] * 5 + ["b"] * 3 + ["c", "d"]
     rows = splits.by_scaffold(scaffolds)
     assert [part.tolist() for part in rows[:3]] == [[0, 1, 2, 3, 4, 5, 6, 7], [9], [8]]

@@ -1,4 +1,4 @@
-"""Models by name: shapes, sizes, seeds, refusals."""
+"""Models by name: shapes, sizes, seeds and errors."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_images(images, name, count):
     assert all(p.grad is not None for p in model.parameters())
 
 
-def test_images_are_not_molecules(images):
+def test_mpnn_does_not_take_images(images):
     with pytest.raises(data.DataError, match=r"cifar10 holds images\. Use a resnet, mlp or logistic\.$"):
         models.build("mpnn", images)
 
@@ -47,7 +47,7 @@ def test_a_shortcut_skips_pixels_and_adds_channels():
 
 
 @pytest.mark.parametrize("name", ["mlp", "logistic"])
-def test_a_binary_task_has_one_score_for_a_row(name):
+def test_a_binary_task_has_one_score_per_row(name):
     task = data.load("digits", binary=True)
     model = models.build(name, task).double()
     assert model(task.train.inputs(torch.arange(5), dtype=torch.float64)).shape == (5,)
@@ -81,12 +81,12 @@ def test_hidden_layers():
         ("mpnn", {}, r"mpnn takes molecules, but digits holds table\. Use mlp or logistic\.$"),
     ],
 )
-def test_refusals(name, options, text):
+def test_invalid_options(name, options, text):
     with pytest.raises(data.DataError, match=text):
         models.build(name, data.load("digits"), **options)
 
 
-def test_rows_are_not_molecules(tmp_path, trusted):
+def test_other_models_do_not_take_molecules(tmp_path, trusted):
     official.bbbp(tmp_path)
     task = data.load("bbbp", root=trusted("bbbp"))
     for name in ("mlp", "resnet8"):
