@@ -105,6 +105,20 @@ def validate_rates(group: Mapping[str, Any]) -> None:
             validate_group(group)
 
 
+def validate_state(group: Mapping[str, Any], state: Mapping[str, Any] | None, number: int) -> None:
+    """Raise if the scaling or the bias correction of param group ``number`` has changed since ``state`` was made."""
+    if not state:
+        return
+    corrected = group["bias_correction"]
+    if ("v_weight" in state) is not corrected:
+        rule = f"group {number} has taken steps with {not corrected}, and its averages do not fit"
+        require(False, "bias_correction", corrected, rule, "set it before the first step")
+    for name in group["scaling"].buffers:
+        if name not in state:
+            rule = f"group {number} has taken steps with another scaling, and the average {name!r} does not exist"
+            require(False, "scaling", group["scaling"], rule, "set it before the first step")
+
+
 # ---- from a param group to a step -----------------------------------------------------------------------------------
 
 _values_of = itemgetter(
@@ -308,6 +322,8 @@ class SemaOptimizer(Optimizer):
                 if g is not None:
                     xs.append(x)
                     gs.append(g)
+            if xs and "scaling" in group:
+                validate_state(group, self.state.get(xs[0]), k)
             if len(self.param_groups) > 1:  # else the step itself notices before anything has moved
                 require_dense(group, xs, gs, k)
             if group.get("implementation", "auto") in ("c", "foreach"):

@@ -18,7 +18,7 @@ from semaopt.hypergradient.inverses import Inverse, Memory
 from semaopt.hypergradient.linalg import Vector
 from semaopt.kernels import StepRule, dispatch
 from semaopt.kernels.loop import count_
-from semaopt.optimizers._base import SemaOptimizer, rule_of, validate_rates
+from semaopt.optimizers._base import SemaOptimizer, rule_of, validate_rates, validate_state
 from semaopt.optimizers._nonfinite import Rollback, require_finite
 from semaopt.optimizers._roles import Roles
 from semaopt.optimizers._state import zero_state
@@ -115,8 +115,10 @@ class BilevelOptimizer(SemaOptimizer):
     # ---- a step -----------------------------------------------------------------------------------------------------
 
     def _validate_step(self) -> list[tuple[dict[str, Any], list[Tensor], list[Tensor]]]:
-        for group in self.param_groups:
+        for k, group in enumerate(self.param_groups):
             validate_rates(group)
+            for x in group["params"][:1] if "scaling" in group else ():
+                validate_state(group, self.state.get(x), k)
         return []  # the gradients in .grad are those of the last step
 
     def _oracles(self, outer: Closure, inner: Closure) -> Oracles:
