@@ -5,8 +5,8 @@
 One digit is relevant and the nine others are not (10% positive). A linear model ranks the images; the test average
 precision measures the ranking. Average precision is a mean of ratios of expectations, so the loss keeps a moving
 average of both for each relevant image. Both methods get the same number of steps and examples per step, and choose
-their learning rate from a grid on the validation set. On this easy task they reach the same average precision within the
-noise; examples/fraud.py shows a gain. Needs scikit-learn (pip install 'semaopt[experiments]').
+their learning rate from a grid on the validation set. On this easy task they reach the same average precision within
+the noise; examples/fraud.py shows a gain. Needs scikit-learn (pip install 'semaopt[experiments]').
 """
 
 import argparse

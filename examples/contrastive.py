@@ -3,9 +3,10 @@
     python examples/contrastive.py
 
 Two random views of each image (shifted by up to a pixel, with noise) should get similar features, and views of other
-images different ones. The usual loss sees only the negatives of its batch. The global loss keeps a moving average over the
-whole data set for each image. A nearest-neighbour classifier on the learned features measures their quality. On this
-small data set both losses reach about the same accuracy. Needs scikit-learn (pip install 'semaopt[experiments]').
+images different ones. The usual loss sees only the negatives of its batch. The global loss keeps a moving average
+over the whole data set for each image. A nearest-neighbour classifier on the learned features measures their quality.
+On this small data set both losses reach about the same accuracy. Needs scikit-learn (pip install
+'semaopt[experiments]').
 """
 
 import argparse

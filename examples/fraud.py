@@ -2,10 +2,11 @@
 
     python examples/fraud.py
 
-20,000 synthetic transactions, of which 1% are fraud, with several kinds of fraud and some wrong labels. The same network
-is trained with cross-entropy, weighted cross-entropy, the AUC loss and the average-precision loss, all with default
-settings. The AUC judges the whole ranking, the average precision its top. Here weighted cross-entropy has the highest
-AUC and the average-precision loss the highest average precision. Needs scikit-learn (pip install 'semaopt[experiments]').
+20,000 synthetic transactions, of which 1% are fraud, with several kinds of fraud and some wrong labels. The same
+network is trained with cross-entropy, weighted cross-entropy, the AUC loss and the average-precision loss, all with
+default settings. The AUC judges the whole ranking, the average precision its top. Here weighted cross-entropy has the
+highest AUC and the average-precision loss the highest average precision. Needs scikit-learn (pip install
+'semaopt[experiments]').
 """
 
 import argparse
@@ -37,9 +38,8 @@ def build(name, model, b):
     if name == "AUC (PDAda)":
         auc = semaopt.losses.AUCMinMax.from_labels(b)
         primal = [*model.parameters(), *auc.primal_parameters()]
-        return lambda scores, labels, index: auc(scores, labels), semaopt.PDAda(
-            primal=primal, dual=auc.dual_parameters()
-        )
+        optimizer = semaopt.PDAda(primal=primal, dual=auc.dual_parameters())
+        return lambda scores, labels, index: auc(scores, labels), optimizer
     optimizer = semaopt.ASA(model.parameters(), lr=1e-3)
     if name == "average precision":
         return semaopt.losses.AveragePrecision(size=len(b), prior=b.float().mean().item()), optimizer

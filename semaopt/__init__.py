@@ -23,5 +23,9 @@ from semaopt.optimizers import SBMA as SBMA
 from semaopt.optimizers import SCMA as SCMA
 from semaopt.optimizers import SMB as SMB
 from semaopt.optimizers import PDAda as PDAda
+from semaopt.optimizers.from_torch import from_torch as from_torch
+from semaopt.optimizers.from_torch import to_torch as to_torch
+from semaopt.registry import create as create
+from semaopt.registry import optimizer_names as optimizer_names
 from semaopt.schedules import Stage as Stage
 from semaopt.schedules import Stages as Stages

@@ -1,4 +1,4 @@
-r"""SEMA, the stochastic estimator by moving average: the one verb of the library.
+r"""SEMA, the stochastic estimator by moving average, on which every method of the library is built.
 
 .. math:: v \leftarrow (1-\gamma) v + \gamma\, O(x)
 
@@ -21,12 +21,12 @@ from torch import Tensor
 
 Rate = float | Tensor
 
-#: Numbers kept per parameter beside its tensors: never cast, never moved.
+#: Numbers in the state of a parameter; they are never cast to its dtype nor moved to its device.
 COUNTERS = frozenset({"step", "v_weight", "u_weight", "rounding"})
 
 
 def track_(v: Tensor, sample: Tensor, gamma: Rate) -> Tensor:
-    """``v <- (1 - gamma) v + gamma sample``, in place; returns ``v``.
+    """Compute ``v <- (1 - gamma) v + gamma sample`` in place and return ``v``.
 
     >>> v = torch.tensor([0.0, 4.0])
     >>> track_(v, torch.tensor([1.0, 0.0]), 0.25)
@@ -36,18 +36,17 @@ def track_(v: Tensor, sample: Tensor, gamma: Rate) -> Tensor:
 
 
 def scalar(number: Tensor, like: Tensor) -> Tensor:
-    """A one-element tensor as a 0-dimensional one with the dtype and on the device of ``like``."""
+    """Return a one-element tensor with 0 dimensions, in the dtype and on the device of ``like``."""
     return number.reshape(()).to(like)
 
 
 def sema_(state: Mapping[str, Tensor], key: str, sample: Tensor, gamma: Rate, t: Rate, *, corrected: bool) -> Tensor:
-    r"""Step ``t`` of the moving average ``state[key]``, which holds zeros before step 0.
+    r"""Take step ``t`` of the moving average ``state[key]``, which holds zeros before step 0, and return the estimate.
 
-    ``corrected=False``, the paper's start :math:`v_0 = O(x_0)`: in step 0 gamma counts as 1.
-    ``corrected=True``, torch's start :math:`v_0 = 0`: the estimate returned is :math:`v/w` where
-    :math:`w`, kept in ``state[key + "_weight"]``, is the same average of the constant 1. So
-    :math:`w = 1-\prod_i \beta_i` for any sequence of :math:`\beta_i = 1-\gamma_i`, where
-    :math:`1-\beta^t` would pretend that the newest beta had always held.
+    With ``corrected=False``, the paper's start :math:`v_0 = O(x_0)`, gamma counts as 1 in step 0.
+    With ``corrected=True``, torch's start :math:`v_0 = 0`, the estimate is :math:`v/w`, where :math:`w`, kept in
+    ``state[key + "_weight"]``, is the same average of the constant 1. So :math:`w = 1-\prod_i \beta_i` for any
+    sequence of :math:`\beta_i = 1-\gamma_i`, while :math:`1-\beta^t` is right only for a constant beta.
 
     >>> state = {"v": torch.zeros(1), "v_weight": torch.zeros((), dtype=torch.float64)}
     >>> sema_(state, "v", torch.tensor([3.0]), 0.5, 0, corrected=True)
@@ -56,8 +55,8 @@ def sema_(state: Mapping[str, Tensor], key: str, sample: Tensor, gamma: Rate, t:
     v = state[key]
     if corrected:
         weight = state[f"{key}_weight"]
-        # Written through a view: torch.compile takes a 0-dimensional float64 tensor for a Python number and loses
-        # what is written to it.
+        # Written through a view: torch.compile treats a 0-dimensional float64 tensor as a Python number and loses
+        # writes to it.
         track_(weight.view(1), torch.ones(1, dtype=weight.dtype, device=weight.device), gamma)
         track_(v, sample, gamma)
         return estimate(state, key, corrected=True)
@@ -67,20 +66,20 @@ def sema_(state: Mapping[str, Tensor], key: str, sample: Tensor, gamma: Rate, t:
 
 
 def one_or(gamma: Rate, t: Tensor, like: Tensor) -> Tensor:
-    """1 in step 0, else gamma; of two Python numbers torch.where would make a float32."""
+    """Return 1 in step 0, else gamma; torch.where would turn two Python numbers into a float32."""
     return torch.where(t == 0, torch.ones((), dtype=like.dtype, device=t.device), gamma)
 
 
 def estimate(state: Mapping[str, Tensor], key: str, *, corrected: bool) -> Tensor:
-    """What :func:`sema_` returned last for ``state[key]``, read again without a step."""
+    """Return the last result of :func:`sema_` for ``state[key]`` again, without a step."""
     v = state[key]
     return v / scalar(state[f"{key}_weight"], v) if corrected else v
 
 
 def group_norm(tensors: list[Tensor]) -> Tensor:
-    """Euclidean norm over all tensors as one vector; the global one where they are sharded (FSDP2).
+    """Return the Euclidean norm over all tensors as one vector; the global norm if they are sharded (FSDP2).
 
-    In float64 where the device has it: the square of 1e20 overflows float32.
+    It is computed in float64 if the device has it, since the square of 1e20 overflows float32.
     """
     wide = torch.float32 if tensors[0].device.type == "mps" else torch.float64
     norms = [torch.linalg.vector_norm(real(v), dtype=wide) for v in tensors]
@@ -90,9 +89,9 @@ def group_norm(tensors: list[Tensor]) -> Tensor:
 
 
 def square(g: Tensor) -> Tensor:
-    """``g^2``, held at the largest number that the averages can be kept in.
+    """Return ``g^2``, clipped to the largest number that an average can be stored in.
 
-    In float32 that begins at |g| = 1.8e19. An average that is infinite once would be NaN in the next step.
+    In float32 that happens from |g| = 1.8e19 on. An infinite average would be NaN in the next step.
 
     >>> square(torch.tensor([3.0, 1e38]))
     tensor([9.0000e+00, 3.3895e+38])
@@ -101,27 +100,27 @@ def square(g: Tensor) -> Tensor:
 
 
 def largest(g: Tensor) -> float:
-    """The largest number of its dtype; for float32 that of bf16, in which averages may be kept."""
+    """Return the largest number of the dtype of g; for float32 that of bf16, in which averages may be stored."""
     return torch.finfo(torch.bfloat16 if g.dtype == torch.float32 else g.dtype).max
 
 
-#: Dtypes too coarse to add up in.
+#: Dtypes too coarse for sums.
 NARROW = (torch.bfloat16, torch.float16)
 
 
 def state_dtype(x: Tensor, chosen: torch.dtype | None = None) -> torch.dtype:
-    """The dtype of v and u for parameter ``x``: the one chosen, or its own, but float32 for bf16 and float16.
+    """Return the dtype of v and u for parameter ``x``: ``chosen``, or its own, but float32 for bf16 and float16.
 
-    Torch keeps them in the parameter's dtype, where gamma = 1e-3 is lost to rounding and g^2 underflows.
+    Torch stores them in the parameter's dtype, where gamma = 1e-3 is lost to rounding and g^2 underflows.
     """
     return arithmetic_dtype(x) if chosen is None else chosen
 
 
 def arithmetic_dtype(x: Tensor) -> torch.dtype:
-    """The dtype to compute in with the values of ``x``: its own, but float32 for bf16 and float16."""
+    """Return the dtype to compute in with ``x``: its own, but float32 for bf16 and float16."""
     return torch.float32 if x.dtype in NARROW else x.dtype
 
 
 def real(x: Tensor) -> Tensor:
-    """``x``, or a complex ``x`` seen as pairs of reals: a coordinate is a real number."""
+    """Return ``x``, or a view of a complex ``x`` as pairs of reals: a coordinate is a real number."""
     return torch.view_as_real(x) if x.is_complex() else x

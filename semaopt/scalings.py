@@ -1,11 +1,11 @@
 r"""The scalings of the paper's Table 2 (``tab:2``), side by side.
 
-A scaling is one row of the table: how :math:`u_{t+1}` comes from the gradients seen so far, the
-constant :math:`G_0`, and between which bounds that keeps
+A scaling is one row of the table: a formula for :math:`u_{t+1}` from the gradients seen so far, the constant
+:math:`G_0`, and the bounds that both give for
 
 .. math:: s_t = 1/(\sqrt{u_{t+1}} + G_0), \qquad c_l \le s_t \le c_u .
 
-A scaling of your own is any object with the members of :class:`Scaling`; no base class is needed.
+A custom scaling is any object with the attributes of :class:`Scaling`; no base class is needed.
 
 >>> class SignLike:                                   # u = g^2: a step of eta v / |g|
 ...     g0, buffers = 1e-3, ()
@@ -31,42 +31,42 @@ from semaopt.estimator import COUNTERS, Rate, estimate, scalar, sema_, square, t
 
 
 class Seen(NamedTuple):
-    """What a scaling may look at in step ``t`` (t = 0 in a parameter's first step)."""
+    """The input of a scaling in step ``t`` (t = 0 in the first step of a parameter)."""
 
     g: Tensor
     """The stochastic gradient of this parameter."""
     v: Tensor
-    """The tracked gradient v_{t+1} of this parameter, bias-corrected if that was asked for."""
+    """The tracked gradient v_{t+1} of this parameter, bias-corrected if that option is on."""
     t: Rate
-    """How many steps this parameter has had before this one."""
+    """The number of steps that this parameter has taken before this one."""
     norm: Callable[[], Tensor]
-    """The Euclidean norm of v_{t+1} over ALL parameters of the group."""
+    """The Euclidean norm of v_{t+1} over all parameters of the group."""
     corrected: bool
     """Whether averages start at 0 and are divided by their weight (bias correction)."""
 
 
 @runtime_checkable
 class Scaling(Protocol):
-    """One row of Table 2. ``update_`` works in place on its buffers and returns u_{t+1}.
+    """One row of Table 2. ``update_`` changes its buffers in place and returns u_{t+1}.
 
-    The rows here also have ``read(m, seen)``, the u_{t+1} that ``update_`` returned last, from the buffers alone
-    (``seen.g`` is not looked at): :class:`semaopt.diagnostics.Monitor` measures s with it. Yours may have one too.
+    The rows in this module also have ``read(m, seen)``, which returns the last u_{t+1} from the buffers, without
+    ``seen.g``; :class:`semaopt.diagnostics.Monitor` measures s with it. A custom scaling may have it too.
     """
 
     @property
     def g0(self) -> float:
-        """G0, added to sqrt(u)."""
+        """G0, which is added to sqrt(u)."""
 
     @property
     def buffers(self) -> tuple[str, ...]:
-        """Names of the tensors kept per parameter, zero and shaped like it before step 0."""
+        """Names of the tensors kept per parameter; they have its shape and are zero before step 0."""
 
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor | float:
-        """u_{t+1} >= 0: a tensor like the parameter, or one number for all coordinates."""
+        """Return u_{t+1} >= 0: a tensor with the shape of the parameter, or one number for all coordinates."""
 
 
-def check_g0(g0: Any) -> None:
-    """G0 of the rows that need G0 > 0."""
+def validate_g0(g0: Any) -> None:
+    """Raise unless G0 is positive and float32 can represent it."""
     ok = is_real(g0) and 1e-30 <= g0 < math.inf
     require(ok, "g0", g0, "must be finite and at least 1e-30 (smaller vanishes in float32)", "try 1e-7")
 
@@ -95,7 +95,7 @@ class Adam:
 
     Args:
         beta2: the momentum of u, in [0, 1).
-        g0: added to sqrt(u), so that s is at most 1/g0; torch calls it eps.
+        g0: added to sqrt(u), so that s is at most 1/g0; eps in torch.
     """
 
     beta2: float = 0.999
@@ -105,7 +105,7 @@ class Adam:
 
     def __post_init__(self) -> None:
         validate_beta("beta2", self.beta2)
-        check_g0(self.g0)
+        validate_g0(self.g0)
 
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
         return sema_(m, "u", square(seen.g), 1 - self.beta2, seen.t, corrected=seen.corrected)
@@ -123,7 +123,7 @@ class AMSGrad:
 
     Args:
         beta2: the momentum of u, in [0, 1).
-        g0: added to sqrt(u), so that s is at most 1/g0; torch calls it eps.
+        g0: added to sqrt(u), so that s is at most 1/g0; eps in torch.
     """
 
     beta2: float = 0.999
@@ -133,7 +133,7 @@ class AMSGrad:
 
     def __post_init__(self) -> None:
         validate_beta("beta2", self.beta2)
-        check_g0(self.g0)
+        validate_g0(self.g0)
 
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
         sema_(m, "u", square(seen.g), 1 - self.beta2, seen.t, corrected=seen.corrected)
@@ -154,7 +154,7 @@ class AdaFom:
     """u = mean of g^2 over the steps so far (AdaGrad with its sum divided by t + 1).
 
     Args:
-        g0: added to sqrt(u), so that s is at most 1/g0; torch calls it eps.
+        g0: added to sqrt(u), so that s is at most 1/g0; eps in torch.
     """
 
     g0: float = 1e-7
@@ -162,7 +162,7 @@ class AdaFom:
     buffers: ClassVar[tuple[str, ...]] = ("u_mean",)
 
     def __post_init__(self) -> None:
-        check_g0(self.g0)
+        validate_g0(self.g0)
 
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
         t = scalar(seen.t, seen.g) if isinstance(seen.t, Tensor) else seen.t
@@ -180,7 +180,7 @@ class AdamPlus:
     """u = |v|, one number: the norm of the tracked gradient over all parameters of the group.
 
     Args:
-        g0: added to sqrt(u), so that s is at most 1/g0; torch calls it eps.
+        g0: added to sqrt(u), so that s is at most 1/g0; eps in torch.
     """
 
     g0: float = 1e-7
@@ -188,7 +188,7 @@ class AdamPlus:
     buffers: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        check_g0(self.g0)
+        validate_g0(self.g0)
 
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
         return seen.norm()
@@ -235,15 +235,23 @@ class AdaBound:
 BuiltIn = SHB | Adam | AMSGrad | AdaFom | AdamPlus | AdaBound
 BY_NAME: dict[str, type[BuiltIn]] = {row.name: row for row in (SHB, Adam, AMSGrad, AdaFom, AdamPlus, AdaBound)}
 
+#: What to use here for the names of torch's optimizers.
+_ELSEWHERE = {
+    "adamw": "use scaling='adam' with decoupled_weight_decay=True",
+    "sgd": "use scaling='shb'",
+    "momentum": "use scaling='shb'",
+    "rmsprop": "use scaling='adam' with beta=0.0",
+    "adagrad": "use scaling='adafom', whose u is the mean of g^2 instead of the sum",
+}
+
 
 def resolve(scaling: str | Scaling) -> Scaling:
-    """A scaling from its name in Table 2, or the object itself if it has the protocol's members."""
+    """Return the scaling with this name in Table 2, or the object itself if it has the attributes of a scaling."""
     if isinstance(scaling, str):
         if scaling not in BY_NAME:
-            raise ValueError(
-                f"scaling={scaling!r}: unknown; choose from {', '.join(map(repr, BY_NAME))} "
-                "or pass an object with g0, buffers and update_ (see semaopt.scalings.Scaling)"
-            )
+            known = f"choose from {', '.join(map(repr, BY_NAME))} or pass an object like semaopt.scalings.Scaling"
+            rule = f"unknown; {_ELSEWHERE[scaling]}" if scaling in _ELSEWHERE else f"unknown; {known}"
+            raise ValueError(f"scaling={scaling!r}: {rule}")
         return BY_NAME[scaling]()
     if isinstance(scaling, type):
         raise TypeError(
@@ -255,27 +263,31 @@ def resolve(scaling: str | Scaling) -> Scaling:
             f"scaling={scaling!r}: a scaling needs g0, buffers and update_(m, seen), but this has no "
             f"{', '.join(missing)}; see semaopt.scalings.Scaling"
         )
-    check_members(scaling)
+    validate_members(scaling)
     return scaling
 
 
-def check_members(scaling: Scaling) -> None:
-    """The rules that a scaling of the user's own must keep."""
+def validate_members(scaling: Scaling) -> None:
+    """Raise unless the attributes of a custom scaling are valid."""
     kind, names = type(scaling).__name__, scaling.buffers
     ok = isinstance(names, tuple) and all(isinstance(name, str) and name.isidentifier() for name in names)
-    require(ok, f"{kind}.buffers", names, "must be a tuple of names", 'one tensor each, like ("u",); () for none')
+    require(
+        ok, f"{kind}.buffers", names, "must be a tuple of names", 'use ("u",) for one tensor per parameter, () for none'
+    )
     taken = set(names) & (COUNTERS | {"v"})
-    require(not taken, f"{kind}.buffers", names, f"must not hold {sorted(taken)}", "ASA keeps those; take another name")
+    require(
+        not taken, f"{kind}.buffers", names, f"must not hold {sorted(taken)}", "ASA uses these names; choose another"
+    )
     ok = is_real(scaling.g0) and 0 <= scaling.g0 < math.inf
     require(ok, f"{kind}.g0", scaling.g0, "must be a finite number >= 0", "it is added to sqrt(u); try 1e-7")
 
 
 def describe(scaling: Scaling) -> dict[str, Any]:
-    """A scaling as plain values, for checkpoints that load with ``weights_only=True``."""
+    """Return a scaling as plain values, which ``torch.load(weights_only=True)`` reads."""
     return _serialization.describe(scaling, BY_NAME)
 
 
 def restore(description: dict[str, Any], live: Scaling) -> Scaling:
-    """The scaling that :func:`describe` described; one of the user's own must be ``live`` already."""
+    """Return the scaling that :func:`describe` described; a custom one must be ``live`` already."""
     restored: Scaling = _serialization.restore("scaling", description, live, BY_NAME)
     return restored

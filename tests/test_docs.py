@@ -309,9 +309,8 @@ class TestSite:
         signatures = [signature for page in site.values() for signature in page.signatures]
         assert len(signatures) > 100
         lines = [line for signature in signatures for line in signature.splitlines()]
-        assert not [
-            line for line in lines if len(line) > 90 and not line.lstrip().startswith('"')
-        ]  # strings stay whole
+        # Strings stay whole.
+        assert not [line for line in lines if len(line) > 90 and not line.lstrip().startswith('"')]
 
     def test_no_markup_is_left_over(self, site):
         for name, page in site.items():

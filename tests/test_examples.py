@@ -85,3 +85,14 @@ def test_ensemble():
     assert len(found) == 8
     assert 0.85 < found["0.01"] == max(found.values())
     assert "24 models in" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "best"), [("fraud.py", 0.7), ("missing_labels.py", 0.98), ("contrastive.py", 0.85)], ids=lambda v: str(v)
+)
+def test_imbalanced_and_contrastive(name, best):
+    pytest.importorskip("sklearn", reason="the example needs scikit-learn, of the extra 'experiments'")
+    found = [float(value) for value in re.findall(r"\d\.\d{4}", run(EXAMPLES / name))]
+    assert max(found) > best
+    assert len(found) >= 8

@@ -20,14 +20,14 @@ PACKAGE = (
     ("estimator", "scalings", "projections"),
     ("kernels",),
     ("schedules", "losses", "samplers", "iterates", "hypergradient"),
-    ("optimizers", "baselines", "ensemble", "in_backward", "theory"),
+    ("optimizers", "baselines", "ensemble", "in_backward", "registry", "theory"),
     ("diagnostics", "problems"),
     ("integrations", "checks"),
     ("experiments",),
     ("__main__",),
 )
 EXPERIMENTS = (
-    ("files", "plugins", "settings", "fingerprint"),
+    ("extra", "files", "plugins", "settings", "fingerprint"),
     ("data",),
     ("models",),
     ("training",),

@@ -102,7 +102,7 @@ class TestTorchConformanceState(TestCase):
         for options in every_input(device, dtype, optim_info, differentiable=False):
             optimizer, params, _ = primed(optim_info, options, device, dtype)
             for x in params:
-                self.assertEqual(optimizer.state[x]["step"], torch.tensor(3.0), **EXACT)
+                self.assertEqual(optimizer.state[x]["step"], torch.tensor(3.0, dtype=torch.float64), **EXACT)
                 self.assertEqual(optimizer.state[x]["v"].shape, x.shape)
 
     @parametrize("how", ["deepcopy", "pickle"])

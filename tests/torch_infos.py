@@ -68,7 +68,7 @@ OUR_ERRORS = [
     ({"clip_scaling": (2.0, 1.0)}, ValueError, r"clip_scaling=\(2\.0, 1\.0\) is invalid: it must be \(c_l, c_u\)"),
     ({"maximize": "yes"}, ValueError, r"maximize='yes' is invalid: it must be True or False"),
     ({"differentiable": 1}, ValueError, r"differentiable=1 is invalid: it must be True or False"),
-    ({"foreach": True}, TypeError, r"unexpected keyword argument 'foreach'"),
+    ({"foreach": True}, TypeError, r"no argument foreach=True; pass implementation='foreach'"),
 ]
 
 

@@ -202,6 +202,24 @@ class Oracles:
             )
         return value, self.partial(found[:n], "outer"), self.vector(found[n:], self.lower, "outer")
 
+    def g(self) -> tuple[Partial, Vector]:
+        """Call ``inner`` once; return g_x and g_y, without second derivatives."""
+        _count(gradients=1)
+        loss, n = scalar("inner", self._inner()), len(self.upper)
+        found = vjp([loss], self.upper + self.lower, [torch.ones_like(loss)], False, False)
+        g_y = self.decayed(self.vector(self._complete(found[n:]), self.lower), self.lower)
+        return self.partial(found[:n], "inner"), g_y
+
+    @contextmanager
+    def lower_at(self, values: Sequence[Tensor]) -> Iterator[None]:
+        """Give the lower parameters other values inside this context."""
+        before = [y.detach().clone() for y in self.lower]
+        try:
+            _assign(self.lower, values)
+            yield
+        finally:
+            _assign(self.lower, before)
+
     def draw(self, *, mixed: bool = False) -> Sample:
         """Call ``inner`` once. Without ``mixed`` the graph does not reach x, which is cheaper."""
         return Sample(self, self._gradient(True) if mixed else self._without_upper(True))
@@ -303,6 +321,13 @@ class Oracles:
     def average(self, tensors: Vector) -> Vector:
         """Return the mean over the ranks."""
         return tensors if self._ranks is None else average(tensors, self._ranks)
+
+
+def _assign(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy values into parameters."""
+    with torch.no_grad():
+        for parameter, value in zip(parameters, values, strict=True):
+            parameter.copy_(value)
 
 
 def scalar(name: str, loss: Any) -> Tensor:

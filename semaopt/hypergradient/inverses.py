@@ -216,6 +216,8 @@ class TrackedSystem:
     """
 
     lr: float | None = None
+    #: Names of the tensors that it keeps per lower parameter.
+    buffers: ClassVar[tuple[str, ...]] = ("w",)
     #: The estimate is accurate only after many steps near one (x, y).
     tracks: ClassVar[bool] = True
 

@@ -41,7 +41,7 @@ KINDS = {
     (torch.bfloat16, torch.bfloat16): 4,
 }
 #: Dtypes of step, v_weight, u_weight, rounding.
-COUNTER_DTYPES = (torch.float32, torch.float64, torch.float64, torch.int64)
+COUNTER_DTYPES = (torch.float64, torch.float64, torch.float64, torch.int64)
 #: State keys in the order of step.h's roles from V on; None for an unused role, and None at the end.
 Keys = list[str | None]
 NO_KEYS: Keys = [None] * 8

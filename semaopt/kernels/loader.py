@@ -1,8 +1,8 @@
-"""Finds and loads the compiled step, or says why there is none.
+"""Find and load the compiled step, or explain why it is not available.
 
-The library knows neither torch nor Python. It is given the entry of the OpenMP runtime that torch has loaded (a second
-runtime would bring a second pool of threads) and, where this torch has it, the DLPack function that tells where a
-tensor lies.
+The library links to neither torch nor Python. It receives the entry point of the OpenMP runtime that torch has loaded
+(a second runtime would start a second pool of threads) and, if this version of torch has it, the DLPack function that
+returns the address of a tensor.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import torch
 
 from semaopt.kernels.layout import PLAIN
 
-#: The same number is in step.h: a library of other sources is not used.
-INTERFACE = 7
+#: Version of the interface, also in step.h: a library built from other sources is not used.
+INTERFACE = 8
 HERE = Path(__file__).parent
 LIBRARY = HERE / "_step.so"
-#: Written by setup.py when compiling failed: why.
+#: Written by setup.py if compiling failed, with the reason.
 FAILURE = HERE / "_step.failed"
-#: Set it to 1 to do without the compiled step.
+#: Environment variable; 1 disables the compiled step.
 SWITCH = "SEMAOPT_NO_C"
 
 ISAS = ("portable", "avx2", "avx512")
@@ -33,7 +33,7 @@ ISAS = ("portable", "avx2", "avx512")
 
 @dataclass(frozen=True)
 class Availability:
-    """Whether the compiled step is there (this object is true then), and how or why not."""
+    """Whether the compiled step is available (its truth value), and a description or the reason why not."""
 
     ok: bool
     reason: str
@@ -46,10 +46,10 @@ class Availability:
 
 
 class Library:
-    """The functions of the compiled step, with its threads and its way to read tensors set up."""
+    """The functions of the compiled step, with its threads and its access to tensors set up."""
 
     def __init__(self, path: Path) -> None:
-        c, python = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))  # the second is called with the GIL
+        c, python = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))  # PyDLL holds the GIL during a call
         c.semaopt_interface.restype = ctypes.c_int
         if c.semaopt_interface() != INTERFACE:
             raise OSError(f"{path.name} was built from other sources; install semaopt again to rebuild it")
@@ -73,7 +73,7 @@ class Library:
         self.reads_tensors = _use_python(c)
 
     def use_isa(self, name: str) -> bool:
-        """Compute with one of ``ISAS`` from now on; False, and no change, if this machine does not have it."""
+        """Switch to one of ``ISAS``; return False, and change nothing, if this machine does not have it."""
         ok = bool(self._use_isa(ISAS.index(name)))
         if ok:
             self.isa = name
@@ -90,12 +90,12 @@ def _address(function: Any) -> int:
 
 
 def _use_threads(c: ctypes.CDLL) -> str:
-    """Hand over GOMP_parallel of the runtime that torch uses; its name, or "" if there is none."""
+    """Pass GOMP_parallel of torch's OpenMP runtime to the library; return the name of the runtime, or ""."""
     home = Path(torch.__file__).parent / "lib"
     bundled = [p for pattern in ("libgomp*", "libiomp5*", "libomp*") for p in sorted(home.glob(pattern))]
     for path in (*bundled, None):
         try:
-            # Only what is loaded already counts; None is what the process has loaded for everyone to see.
+            # RTLD_NOLOAD finds only libraries that are loaded already; None searches the global symbols.
             mode = ctypes.DEFAULT_MODE if path is None else os.RTLD_NOW | os.RTLD_NOLOAD
             parallel = ctypes.CDLL(None if path is None else str(path), mode=mode).GOMP_parallel
         except (OSError, AttributeError):
@@ -105,7 +105,7 @@ def _use_threads(c: ctypes.CDLL) -> str:
     return ""
 
 
-#: Functions of Python's stable interface that the library calls, in the order of struct Python in step.h.
+#: Functions of Python's stable ABI that the library calls, in the order of struct Python in step.h.
 _FUNCTIONS = ("PyList_GetItem", "PyDict_GetItem", "PyErr_Clear", "PyEval_SaveThread", "PyEval_RestoreThread")
 
 
@@ -130,7 +130,7 @@ class _Exchange(ctypes.Structure):
 
 
 def _use_python(c: ctypes.CDLL) -> bool:
-    """Hand over what the library calls of Python and torch; False if this torch cannot tell where a tensor lies."""
+    """Pass the functions of Python and torch to the library; return whether torch has the DLPack function."""
     api = ctypes.pythonapi
     read = None
     capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
@@ -162,12 +162,12 @@ def _load() -> tuple[Library | None, Availability]:
 
 
 def library() -> Library | None:
-    """The compiled step, or None; :func:`available` says why."""
+    """Return the compiled step, or None; :func:`available` says why."""
     return _load()[0]
 
 
 def available() -> Availability:
-    """Whether the compiled step is there, and how or why not.
+    """Return whether the compiled step is available, with a description or the reason why not.
 
     >>> isinstance(bool(semaopt.kernels.available()), bool)
     True

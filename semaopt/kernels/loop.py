@@ -48,7 +48,7 @@ def asa_(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[s
 def count_(step: Tensor) -> Rate:
     """Add 1 to the step counter and return its value before: a tensor inside torch.compile, else a number."""
     t = step.clone() if torch.compiler.is_compiling() else step.item()
-    step += 1
+    step.view(1).add_(1)  # torch.compile loses what is written to a 0-dimensional float64 tensor
     return t
 
 

@@ -220,7 +220,7 @@ static void count(Tensor *t, const Options *o) {
     }
     t->eta = o->eta * t->inverse_weight;
     if (t->rounding != NULL) t->key = mix(mix((uint64_t)*t->rounding) + (uint64_t)steps);
-    *t->step = (float)(steps + 1.0);
+    *t->step = steps + 1.0;
 }
 
 /* SHB has u = 1 and Adam+ the norm of v over the group: one number s for all coordinates. */

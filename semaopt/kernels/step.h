@@ -9,7 +9,7 @@ struct DLTensor;
 #define EXPORT __attribute__((visibility("default")))
 
 /* Changed with every struct and function that Python sees; loader.py has the same number. */
-enum { INTERFACE = 7 };
+enum { INTERFACE = 8 };
 
 /* Elements that one thread takes at a time, and up to which waking another costs more than it brings. */
 enum { CHUNK = 16384, ALONE = 24576 };
@@ -20,7 +20,7 @@ enum { SHB, ADAM, AMSGRAD, ADAFOM, ADAMPLUS, ASCEND };
 /* Storage of a parameter and of its averages. */
 enum { F32, F64, BF16, F32_STATE_BF16, BF16_STATE_BF16, KINDS };
 
-/* What a param group asks for; fused.py packs it in this order. */
+/* What a param group asks for; compiled.py packs it in this order. */
 typedef struct {
     double eta, gamma, gamma_u, g0;
     double u_lo, u_hi;             /* AdaBound holds u between them */
@@ -40,8 +40,7 @@ typedef struct {
         void *at[ROLES];
         struct {
             void *x, *g, *v, *u, *u_max;
-            float *step;
-            double *v_weight, *u_weight;
+            double *step, *v_weight, *u_weight;
             int64_t *rounding;
         };
     };

@@ -162,7 +162,7 @@ static int gather_one(Tensor *t, Object *const *objects, uint64_t roles) {
             if (role == V) v_type = type;
             ok = same_layout(&other, &x, n) && type == (role == G ? x_type : v_type);
         } else {
-            int wanted = role == STEP ? FLOAT32 : role == ROUNDING ? INT64 : FLOAT64;
+            int wanted = role == ROUNDING ? INT64 : FLOAT64;
             ok = type == wanted && size_of(&other) == 1;
         }
         if (!ok) return role;

@@ -104,15 +104,16 @@ class RankingLoss(Tracked):
             derive: maps the pairwise losses to the value and its derivatives with respect to them.
         """
         with torch.no_grad():
-            h, i = batch.h, batch.w
-            above, below = h[i, None], h if others is None else h[others]
-            distance = (self.margin - above + below).clamp_min(0)
+            h, i = batch.h, batch.w.nonzero().squeeze(1)
+            j = None if others is None else others.nonzero().squeeze(1)
+            below = h if j is None else h[j]
+            distance = (below - h[i].unsqueeze(1)).add_(self.margin).clamp_min_(0)
             value, gradient = h.new_zeros(()), torch.zeros_like(h)
             if distance.numel() > 0:
                 value, slope = derive(distance.square(), batch.rows[i])
-                slope = slope.mul_(distance).mul_(2.0)
-                gradient = slope.sum(0) if others is None else gradient.masked_scatter_(others, slope.sum(0))
-                gradient[i] -= slope.sum(1)
+                slope = slope.mul_(distance)
+                gradient = slope.sum(0) if j is None else gradient.index_copy_(0, j, slope.sum(0))
+                gradient = gradient.index_add_(0, i, slope.sum(1), alpha=-1).mul_(2)
                 if self.score == "sigmoid":
                     gradient = gradient * h * (1 - h)
             gradient = gradient.reshape(scores.shape).to(scores.dtype)
@@ -210,13 +211,16 @@ class MeanAveragePrecision(RankingLoss):
         """Return the value and its derivatives with respect to the pairwise losses of a binary problem."""
         assert self.z is not None
         w = (batch.w if batch.present is None else batch.w[batch.present]).to(loss.dtype)
-        n, positives = loss.shape[1], loss.shape[0]
+        positives, n = loss.shape
         p = positives / n if self.prior is None else float(self.prior)
-        weights = torch.stack([w * (p / positives), w * (p / positives) + (1 - w) * ((1 - p) / max(n - positives, 1))])
+        first, second = p / positives, (1 - p) / max(n - positives, 1)  # weights of a positive and of a negative j
+        base, slope = torch.tensor([[[0.0], [second]], [[first], [first - second]]], dtype=w.dtype, device=w.device)
+        weights = torch.addcmul(base, slope, w)
         z = self.update(self.z, loss @ weights.T, rows)
-        precision = z[:, 0] / z[:, 1]
-        by_z = torch.stack([-1 / z[:, 1], precision / z[:, 1]], 1) / positives
-        return 1 - precision.mean(), by_z @ weights
+        inverse = z[:, 1].reciprocal()
+        precision = z[:, 0] * inverse
+        inverse = inverse / positives
+        return 1 - precision.mean(), torch.stack([-inverse, precision * inverse], 1) @ weights
 
     def _outer(self, z: Tensor, c: Tensor) -> Tensor:
         """Return f(z), the mean of 1 - z1/z2 over the rows of each label, then over the labels that have any."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
@@ -57,12 +58,28 @@ Ready = tuple[dict[str, Any], list[Tensor], list[Tensor], list[dict[str, Any]]]
 _EXTRA = {"params", "param_names", "role", "name", "max_lr", "min_lr", "swa_lr", "base_momentum", "max_momentum"}
 
 
+#: Equivalents of arguments that torch's optimizers have under another name.
+_EQUIVALENTS = {
+    "betas": "pass beta=betas[0] and scaling=semaopt.scalings.Adam(beta2=betas[1])",
+    "beta2": "pass scaling=semaopt.scalings.Adam(beta2=...)",
+    "eps": "pass scaling=semaopt.scalings.Adam(g0=eps)",
+    "g0": "pass scaling=semaopt.scalings.Adam(g0=...)",
+    "momentum": "pass beta=momentum and scaling='shb'; for torch's dampening=0 divide lr by 1 - momentum",
+    "dampening": "pass beta=momentum and scaling='shb', which has dampening = momentum",
+    "nesterov": "Nesterov momentum is not available",
+    "amsgrad": "pass scaling='amsgrad'",
+    "fused": "pass implementation='c'; 'auto' takes it wherever it can serve",
+    "foreach": "pass implementation='foreach'; 'auto' takes it wherever it can serve",
+    "capturable": "leave it out and compile the step: torch.compile(optimizer.step)",
+}
+
+
 def refuse_unknown(group: Mapping[str, Any], options: Mapping[str, Any], kind: str) -> None:
     """Raise for the first key of a param group that is not one of its options."""
     for name, value in group.items():
         if name not in options and name not in _EXTRA and not name.startswith("initial_"):
-            known = ", ".join(sorted(options))
-            raise ValueError(f"{name}={value!r}: {kind} group has no such option; it has {known}")
+            remedy = _EQUIVALENTS.get(name, f"it has {', '.join(sorted(options))}")
+            raise ValueError(f"{name}={value!r}: {kind} group has no such option; {remedy}")
 
 
 def validate_group(group: Mapping[str, Any]) -> None:
@@ -86,6 +103,20 @@ def validate_rates(group: Mapping[str, Any]) -> None:
         # A tensor is not read: that would wait for its device.
         if not (0 <= value < top if type(value) is float else isinstance(value, Tensor)):
             validate_group(group)
+
+
+def validate_state(group: Mapping[str, Any], state: Mapping[str, Any] | None, number: int) -> None:
+    """Raise if the scaling or the bias correction of param group ``number`` has changed since ``state`` was made."""
+    if not state:
+        return
+    corrected = group["bias_correction"]
+    if ("v_weight" in state) is not corrected:
+        rule = f"group {number} has taken steps with {not corrected}, and its averages do not fit"
+        require(False, "bias_correction", corrected, rule, "set it before the first step")
+    for name in group["scaling"].buffers:
+        if name not in state:
+            rule = f"group {number} has taken steps with another scaling, and the average {name!r} does not exist"
+            require(False, "scaling", group["scaling"], rule, "set it before the first step")
 
 
 # ---- from a param group to a step -----------------------------------------------------------------------------------
@@ -154,6 +185,13 @@ class SemaOptimizer(Optimizer):
     shared: ClassVar[tuple[str, ...]] = ()
     #: Names and start values of the algorithm state.
     initial: ClassVar[Mapping[str, Any]] = {}
+
+    def __new__(cls, *args: Any, **options: Any) -> SemaOptimizer:
+        """Raise for an argument that torch has under another name; anything else unknown is refused by Python."""
+        for name in _EQUIVALENTS.keys() & options.keys():
+            if name not in inspect.signature(cls).parameters:
+                raise TypeError(f"{cls.__name__} has no argument {name}={options[name]!r}; {_EQUIVALENTS[name]}")
+        return super().__new__(cls)
 
     def __init__(
         self, params: Any, defaults: dict[str, Any], *, on_nonfinite: str | None = None, process_group: Any = None
@@ -279,6 +317,8 @@ class SemaOptimizer(Optimizer):
                 if g is not None:
                     xs.append(x)
                     gs.append(g)
+            if xs and "scaling" in group:
+                validate_state(group, self.state.get(xs[0]), k)
             if len(self.param_groups) > 1:  # else the step itself notices before anything has moved
                 require_dense(group, xs, gs, k)
             if group.get("implementation", "auto") in ("c", "foreach"):

@@ -17,7 +17,8 @@ from semaopt.hypergradient.closures import Closure, Oracles
 from semaopt.hypergradient.inverses import Inverse, Memory
 from semaopt.hypergradient.linalg import Vector
 from semaopt.kernels import StepRule, dispatch
-from semaopt.optimizers._base import SemaOptimizer, rule_of, validate_rates
+from semaopt.kernels.loop import count_
+from semaopt.optimizers._base import SemaOptimizer, rule_of, validate_rates, validate_state
 from semaopt.optimizers._nonfinite import Rollback, require_finite
 from semaopt.optimizers._roles import Roles
 from semaopt.optimizers._state import zero_state
@@ -114,8 +115,10 @@ class BilevelOptimizer(SemaOptimizer):
     # ---- a step -----------------------------------------------------------------------------------------------------
 
     def _validate_step(self) -> list[tuple[dict[str, Any], list[Tensor], list[Tensor]]]:
-        for group in self.param_groups:
+        for k, group in enumerate(self.param_groups):
             validate_rates(group)
+            for x in group["params"][:1] if "scaling" in group else ():
+                validate_state(group, self.state.get(x), k)
         return []  # the gradients in .grad are those of the last step
 
     def _oracles(self, outer: Closure, inner: Closure) -> Oracles:
@@ -151,9 +154,17 @@ class BilevelOptimizer(SemaOptimizer):
         enabled = moves or always or self.on_nonfinite is not None
         return Rollback(self, self._nonfinite, ys, values=moves, enabled=enabled)
 
+    def _init_state(self, group: dict[str, Any], i: int, x: Tensor) -> None:
+        super()._init_state(group, i, x)
+        if group["role"] == "lower":
+            self.state[x].update(zero_state(x, getattr(self.inverse, "buffers", ())))
+
     def _memory(self) -> Memory:
         groups = self._of("lower")
         pairs = [(y, float(group["lr"])) for group in groups for y in group["params"] if y.requires_grad]
+        for y, _ in pairs:
+            if self.state[y] and self.state[y]["step"] == 0:  # zeros that torch.distributed.checkpoint asked for
+                self.state[y].clear()
         projected = all(group["project"] is not None for group in groups)
         return Memory(self.algorithm_state, [self.state[y] for y, _ in pairs], [rho for _, rho in pairs], projected)
 
@@ -226,7 +237,7 @@ class BilevelOptimizer(SemaOptimizer):
                 state = self.state[y]
                 if "step" not in state:
                     state.update(zero_state(y, ()))  # torch.distributed.checkpoint wants a state for every parameter
-                state["step"] += 1
+                count_(state["step"])
 
 
 def subtract(f: Tensor | None, g: Tensor | None) -> Tensor | None:

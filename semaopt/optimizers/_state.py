@@ -20,7 +20,8 @@ def counter(name: str, value: float | Tensor = 0.0) -> Tensor:
 
     It is 0-dimensional: torch.distributed.checkpoint expects tensors with dimensions on the parameters' device.
     """
-    dtype = {"step": torch.float32, "rounding": torch.int64}.get(name, torch.float64)
+    # float64 counts steps exactly; torch's float32 stays at 2^24, and with it the key of the stochastic rounding.
+    dtype = torch.int64 if name == "rounding" else torch.float64
     return torch.as_tensor(value, dtype=dtype, device="cpu").clone()
 
 

@@ -34,7 +34,7 @@ class PDAda(MinMaxOptimizer):
     r"""Primal-dual adaptive method for :math:`\min_x\max_{y\in Y} f(x, y)` (``alg:pdadam``).
 
     .. math::
-        v_{t+1} &= \beta v_t + (1-\beta) O_x(x_t, y_t),  \qquad v_0 = O_x(x_0, y_0) \\
+        v_{t+1} &= \beta v_t + (1-\beta) O_x(x_t, y_t) \\
         u_{t+1} &= h_t(O_x(x_0, y_0), \dots, O_x(x_t, y_t)) \\
         x_{t+1} &= x_t - \eta_x\, v_{t+1} / (\sqrt{u_{t+1}} + G_0) \\
         y_{t+1} &= \Pi_Y[y_t + \eta_y O_y(x_t, y_t)]
@@ -80,7 +80,7 @@ class PDAda(MinMaxOptimizer):
         project: Projection | None = None,
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool = False,
-        bias_correction: bool = False,
+        bias_correction: bool = True,
         clip_scaling: tuple[float, float] | None = None,
         differentiable: bool = False,
         implementation: str = "auto",
@@ -145,7 +145,7 @@ class PDSM(MinMaxOptimizer):
         project: Projection | None = None,
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool = False,
-        bias_correction: bool = False,
+        bias_correction: bool = True,
         differentiable: bool = False,
         implementation: str = "auto",
         state_dtype: torch.dtype | None = None,

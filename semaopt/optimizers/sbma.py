@@ -43,9 +43,9 @@ class SBMA(BilevelOptimizer):
         x_{t+1} &= x_t - \eta_x (u_{t+1} - V_{t+1}H_{t+1}v_{t+1}), \qquad
         y_{t+1} = \Pi_Y[y_t - \eta_y O_{gy}]
 
-    with p uniform on 0..k-1, averages that start at their first sample, and projections that clip singular values. As
-    in SMB, h is bounded by k/C only if every sample of g_yy lies between 0 and C. V and H are matrices: O(d_x d_y +
-    d_y^2) memory and O(d_y^3) time per step, for small lower problems.
+    with p uniform on 0..k-1 and projections that clip singular values. As in SMB, h is bounded by k/C only if every
+    sample of g_yy lies between 0 and C. V and H are matrices: O(d_x d_y + d_y^2) memory and O(d_y^3) time per step,
+    for small lower problems.
 
     Args:
         upper, lower, lr, lower_lr, scaling, lower_weight_decay, project, process_group, on_nonfinite: as in
@@ -56,6 +56,8 @@ class SBMA(BilevelOptimizer):
         lam: lambda, the strong convexity of g in y; the singular values of H are clipped to 1/lambda.
         c_fy: C_fy, a bound of the norm of f_y; v is clipped to it.
         c_gxy: C_gxy, a bound of the spectral norm of g_xy; the singular values of V are clipped to it.
+        bias_correction: divide the weights of the averages by their sum, so that the first sample has no more weight
+            than the others; as in :class:`semaopt.ASA`. False is the paper's start at the first sample.
 
     The theorem (``thm:6``) needs all three bounds; None does not clip. A step calls ``outer()`` once and ``inner()``
     p + 1 times: for each of the p factors, and for g_xy and g_y.
@@ -74,7 +76,14 @@ class SBMA(BilevelOptimizer):
 
     shared: ClassVar[tuple[str, ...]] = ("lam", "c_fy", "c_gxy")
     # The averages are named after what they average, since u and v name the averages of a parameter in its state.
-    initial: ClassVar[dict[str, Any]] = {**BilevelOptimizer.initial, "f_x": None, "f_y": None, "g_xy": None, "h": None}
+    initial: ClassVar[dict[str, Any]] = {
+        **BilevelOptimizer.initial,
+        "weight": 0.0,
+        "f_x": None,
+        "f_y": None,
+        "g_xy": None,
+        "h": None,
+    }
     default_inverse: ClassVar[type[Any]] = Neumann
 
     def __init__(
@@ -92,6 +101,7 @@ class SBMA(BilevelOptimizer):
         inverse: Inverse | None = None,
         lower_weight_decay: float = 0.0,
         project: Projection | None = None,
+        bias_correction: bool = True,
         process_group: Any = None,
         on_nonfinite: str | None = None,
     ) -> None:
@@ -112,7 +122,7 @@ class SBMA(BilevelOptimizer):
             project=project,
             weight_decay=0.0,
             decoupled_weight_decay=False,
-            bias_correction=False,
+            bias_correction=bias_correction,
             clip_scaling=None,
         )
         super().__init__(upper, lower, defaults, process_group=process_group, on_nonfinite=on_nonfinite)
@@ -125,7 +135,19 @@ class SBMA(BilevelOptimizer):
         if group["role"] == "upper":
             same = float(group["beta"]) == float(self.defaults["beta"])
             require(same, "beta", group["beta"], "all pieces are averaged with one beta", "pass it to the optimizer")
+            name, value = "bias_correction", group["bias_correction"]
+            same = value == self.defaults[name]
+            require(same, name, value, "all pieces start in the same way", "pass it to the optimizer")
         return group
+
+    def _validate_parameters(self, group: dict[str, Any]) -> None:
+        super()._validate_parameters(group)
+        given = [p[1] if isinstance(p, tuple) else p for p in group["params"]]
+        others = [x for each in self.param_groups for x in each["params"]]
+        dtypes = {state_dtype(x) for x in (*others, *given) if isinstance(x, Tensor)}
+        if len(dtypes) > 1:
+            names = ", ".join(sorted(map(str, dtypes)))
+            raise TypeError(f"SBMA multiplies averages of all parameters, which must have one dtype; got {names}")
 
     @lean_hooks
     @torch.no_grad()
@@ -140,12 +162,13 @@ class SBMA(BilevelOptimizer):
                 g_xy, g_y = mixed_matrix(sample), sample.g_y
             lam, c_fy, c_gxy = (self.param_groups[0][name] for name in ("lam", "c_fy", "c_gxy"))
             known = [torch.zeros_like(x) if f is None else f for f, x in zip(f_x, oracles.upper, strict=True)]
+            gamma = self._newest_weight()
             with full_precision(h):
-                u = self._track("f_x", flat(known))
-                v = self._track("f_y", flat(f_y), c_fy and Ball(c_fy))
+                u = self._track("f_x", gamma, flat(known))
+                v = self._track("f_y", gamma, flat(f_y), c_fy and Ball(c_fy))
                 # The paper clips V to L_gxy and writes 1/L_gxy below; its proof uses C_gxy.
-                V = self._track("g_xy", g_xy, c_gxy and SpectralBall(c_gxy))
-                H = self._track("h", h, lam and SpectralBall(1 / lam))
+                V = self._track("g_xy", gamma, g_xy, c_gxy and SpectralBall(c_gxy))
+                H = self._track("h", gamma, h, lam and SpectralBall(1 / lam))
                 estimate = u - V @ (H @ v)
             self._move_upper(oracles, [*unflat(estimate, oracles.upper)], rollback)
             self._move_lower(g_y)
@@ -172,7 +195,20 @@ class SBMA(BilevelOptimizer):
         eye = torch.eye(d, dtype=state_dtype(oracles.lower[0]), device=oracles.lower[0].device)
         return contracted_matrix(eye * (chosen.terms / C), factors[:p], C)
 
-    def _track(self, key: str, sample: Tensor, clip: Projection | None = None) -> Tensor:
+    def _newest_weight(self) -> Rate:
+        """Return the weight of this step's samples in the averages.
+
+        With bias correction it is gamma/w, where w is the same average of the constant 1: then the averages hold
+        corrected estimates, which are what is clipped.
+        """
+        state, group = self.algorithm_state, self._of("upper")[0]
+        gamma = 1 - group["beta"]
+        if not group["bias_correction"]:
+            return 1.0 if state["t"] == 0 else gamma
+        state["weight"] += float(gamma) * (1.0 - state["weight"])
+        return float(gamma) / float(state["weight"])
+
+    def _track(self, key: str, gamma: Rate, sample: Tensor, clip: Projection | None = None) -> Tensor:
         """Update the average ``key`` of the algorithm state with a sample, clip it, and return it."""
         state = self.algorithm_state
         if state[key] is None:
@@ -181,7 +217,7 @@ class SBMA(BilevelOptimizer):
         same, before = average.shape == sample.shape, tuple(average.shape)
         remedy = "no parameter may be added or frozen after the first step"
         require(same, key, tuple(sample.shape), f"it had shape {before} before", remedy)
-        track_(average, sample, 1.0 if state["t"] == 0 else 1 - self._of("upper")[0]["beta"])
+        track_(average, sample, gamma)
         if clip is not None:
             clip(average)
         return average

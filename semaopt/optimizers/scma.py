@@ -74,7 +74,7 @@ class SCMA(SemaOptimizer):
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
-        bias_correction: bool = False,
+        bias_correction: bool = True,
         clip_scaling: tuple[float, float] | None = None,
         process_group: Any = None,
         on_nonfinite: str | None = None,

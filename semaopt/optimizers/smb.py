@@ -23,8 +23,7 @@ class SMB(BilevelOptimizer):
 
     .. math::
         h_{t+1} &\approx [\nabla_{yy}^2 g(x_t, y_t)]^{-1} \\
-        z_{t+1} &= \beta z_t + (1-\beta)(O_{fx} - O_{gxy}\, h_{t+1} O_{fy}),
-            \qquad z_0 = \text{the first estimate} \\
+        z_{t+1} &= \beta z_t + (1-\beta)(O_{fx} - O_{gxy}\, h_{t+1} O_{fy}) \\
         x_{t+1} &= x_t - \eta_x\, z_{t+1}/(\sqrt{u_{t+1}} + G_0) \\
         y_{t+1} &= \Pi_Y[y_t - \eta_y O_{gy}(x_t, y_t)]
 
@@ -82,7 +81,7 @@ class SMB(BilevelOptimizer):
         project: Projection | None = None,
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool = False,
-        bias_correction: bool = False,
+        bias_correction: bool = True,
         clip_scaling: tuple[float, float] | None = None,
         process_group: Any = None,
         on_nonfinite: str | None = None,

@@ -194,3 +194,21 @@ def test_other_parameters_are_refused(dtype):
 def test_the_seed_is_a_whole_number():
     with pytest.raises(ValueError, match=r"rounding_seed=0\.5 is invalid: it must be a whole number"):
         semaopt.ASA([torch.nn.Parameter(torch.ones(1))], rounding_seed=0.5)
+
+
+@pytest.mark.parametrize("implementation", [pytest.param("c", marks=needs_c), "foreach", "loop"])
+def test_steps_are_counted_beyond_two_to_the_24(implementation):
+    """A float32 counter stops there: every later step would round with the same bits, and AdaFom's mean forget."""
+    x = torch.nn.Parameter(torch.zeros(256))
+    optimizer = semaopt.ASA(
+        [x], lr=0.0, beta=0.5, scaling="adafom", state_dtype=torch.bfloat16, implementation=implementation
+    )
+    x.grad = torch.full((256,), 1.003)
+    optimizer.step()
+    optimizer.state[x]["step"].fill_(2.0**24)
+    rounded = []
+    for _ in range(3):
+        optimizer.step()
+        rounded.append(optimizer.state[x]["v"].clone())
+    assert optimizer.state[x]["step"].item() == 2**24 + 3
+    assert not torch.equal(rounded[1], rounded[2])
