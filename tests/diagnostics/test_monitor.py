@@ -1,4 +1,4 @@
-"""What the monitor reports, against closed forms."""
+"""Measurements of the monitor against closed forms."""
 
 import math
 from itertools import pairwise
