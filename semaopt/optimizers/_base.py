@@ -18,7 +18,7 @@ from semaopt._validation import invalid, require, validate_beta, validate_bounds
 from semaopt.hypergradient import inverses
 from semaopt.kernels import StepRule, dispatch
 from semaopt.kernels.rounding import first_key, validate_state_dtype
-from semaopt.optimizers._groups import Defaults, ParamGroup
+from semaopt.optimizers._groups import Defaults
 from semaopt.optimizers._nonfinite import NonFiniteGuard
 from semaopt.optimizers._roles import Roles
 from semaopt.optimizers._state import counter, restored, validate_saved, zero_state
@@ -204,11 +204,6 @@ class SemaOptimizer(Optimizer):
         """Return what torch's list of names has, and the attributes that it leaves out."""
         return {**super().__getstate__(), "_nonfinite": self._nonfinite, "_process_group": self._process_group}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore what was loaded, copied or unpickled."""
-        super().__setstate__(state)
-        self.param_groups = [ParamGroup(group) for group in self.param_groups]
-
     @property
     def on_nonfinite(self) -> str | None:
         """The policy for steps with NaN or Inf: None (take them), "error" or "skip". Not in the state dict."""
@@ -244,7 +239,7 @@ class SemaOptimizer(Optimizer):
             raise ValueError(f"on_nonfinite={given!r}: a step is skipped as a whole; pass it to the optimizer")
         if self.roles is not None:
             self.roles.validate(param_group)
-        group: dict[str, Any] = ParamGroup(self._complete(param_group))
+        group = self._complete(param_group)
         validate_group(group)
         group.update({name: plain(value) for name, value in group.items() if name not in ("params", "param_names")})
         if isinstance(group["params"], Tensor):
