@@ -27,7 +27,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from semaopt.experiments import data, models
-from semaopt.experiments.data.batches import MoleculeBatch
+from semaopt.experiments.data.molecule_batches import MoleculeBatch
 from semaopt.experiments.models import mpnn
 from semaopt.experiments.models.messages import Step
 from semaopt.experiments.spec.schema import load

@@ -43,7 +43,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             made = one.make(Random(f"{given.seed}/{one.name}/{given.number}"))
             print(repr(made)[:2000])
-            print("accepted" if one.check(made, Path(folder)) else "refused")
+            print("accepted" if one.verify(made, Path(folder)) else "refused")
         return 0
     shares = sum(target.share for target in chosen)
     print(f"{'target':16} {'inputs':>8} {'accepted':>9} {'findings':>9} {'ms each':>8}")

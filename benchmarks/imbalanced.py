@@ -134,8 +134,9 @@ def tracked(name: str, model: nn.Module, b: Tensor, seed: int, **options: Any) -
     """AveragePrecision or PartialAUC with ASA, batches balanced by default."""
     sampler = balanced(b, options.pop("balanced", 0.5), seed)
     rates = {key: options.pop(key) for key in ("lr", "beta", "weight_decay", "scaling") if key in options}
-    prior = b.double().mean().item()
-    loss = getattr(semaopt.losses, name)(len(b), prior=prior, **options)
+    if options.get("prior") == "data":  # else that of each batch
+        options["prior"] = b.double().mean().item()
+    loss = getattr(semaopt.losses, name)(len(b), **options)
     return Setup(loss, semaopt.ASA(model.parameters(), **rates), sampler)
 
 
@@ -225,7 +226,7 @@ def train(method: str, split: Split, seed: int, epochs: int) -> np.ndarray:
     """Return the scores of the test part."""
     name, options = parsed(method)
     cosine, epochs = options.pop("cosine", 0), int(options.pop("epochs", epochs))
-    stages = options.pop("stages", 0)
+    stages, power = options.pop("stages", 0), options.pop("average", 0)
     warm = int(options.pop("warm", 0))  # first epochs with cross-entropy
     model = mlp(split.a.shape[1], seed)
     generator = torch.Generator().manual_seed(seed)
@@ -233,15 +234,24 @@ def train(method: str, split: Split, seed: int, epochs: int) -> np.ndarray:
         run(cross_entropy(model, split.b, seed), model, split, generator, warm)
     torch.manual_seed(seed)  # LibAUC draws its first reference from the global state
     setup = NETWORKS[name](model, split.b, seed, **options)
-    run(setup, model, split, generator, epochs - warm, cosine=cosine, stages=stages)
+    run(setup, model, split, generator, epochs - warm, cosine=cosine, stages=stages, power=power)
     with torch.no_grad():
         return model(split.test_a).double().numpy()
 
 
 def run(
-    setup: Setup, model: nn.Module, split: Split, generator: Any, epochs: int, *, cosine: float = 0, stages: float = 0
+    setup: Setup,
+    model: nn.Module,
+    split: Split,
+    generator: torch.Generator,
+    epochs: int,
+    *,
+    cosine: float = 0,
+    stages: float = 0,
+    power: float = 0,
 ) -> None:
-    optimizer = setup.optimizer
+    """Train, with cosine decay of lr, LibAUC's stages, or the polynomial average of the iterates at the end."""
+    optimizer, average, t = setup.optimizer, [x.detach().clone() for x in model.parameters()], 0
     steps = epochs * math.ceil(len(split.b) / BATCH)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if cosine else None
     for epoch in range(epochs):
@@ -251,8 +261,15 @@ def run(
             optimizer.zero_grad()
             setup.loss(model(split.a[part]), split.b[part], part).backward()
             optimizer.step()
+            t += 1
             if schedule is not None:
                 schedule.step()
+            if power:
+                torch._foreach_lerp_(average, [x.detach() for x in model.parameters()], (power + 1) / (t + power))
+    if power:
+        with torch.no_grad():
+            for x, mean in zip(model.parameters(), average, strict=True):
+                x.copy_(mean)
 
 
 def classical(method: str, split: Split, seed: int) -> np.ndarray:

@@ -98,6 +98,8 @@ EXTRA = ("checks", "experiments/data", "experiments/models")
 EXPERIMENTS = {
     "semaopt.experiments.run": "semaopt.experiments.api.run",
     "semaopt.experiments.tune": "semaopt.experiments.api.tune",
+    "semaopt.experiments.reproduce": "semaopt.experiments.api.reproduce",
+    "semaopt.experiments.api.report": "",
     "semaopt.experiments.results.table.Table": "",
     "semaopt.experiments.spec.schema.load": "",
     "semaopt.experiments.spec.schema.shipped": "",
@@ -105,11 +107,11 @@ EXPERIMENTS = {
     "semaopt.experiments.spec.schema.Method": "",
     "semaopt.experiments.spec.schema.Tuning": "",
     "semaopt.experiments.spec.schema.Claim": "",
-    "semaopt.experiments.spec.schema.Data": "",
+    "semaopt.experiments.data.settings.Data": "",
     "semaopt.experiments.results.model.Results": "",
     "semaopt.experiments.results.model.Finding": "",
     "semaopt.experiments.results.statistics.Comparison": "",
-    "semaopt.experiments.results.load.results": "",
+    "semaopt.experiments.sweep.load.results": "",
 }
 
 

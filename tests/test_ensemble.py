@@ -126,12 +126,12 @@ def asa(ensemble: Ensemble) -> semaopt.ASA:
     return semaopt.ASA([{"params": ensemble.parameters_of(m), **rates(m)} for m in range(4)])
 
 
-@pytest.mark.parametrize("alike", [None, [1, 3]])
+@pytest.mark.parametrize("group_sizes", [None, [1, 3]])
 @pytest.mark.parametrize("decoupled", [False, True])
-def test_parameters_frozen_in_the_models_stay_frozen(alike, decoupled):
-    ensemble = Ensemble(frozen_networks(), alike)
+def test_parameters_frozen_in_the_models_stay_frozen(group_sizes, decoupled):
+    ensemble = Ensemble(frozen_networks(), group_sizes)
     before = [ensemble.state_dict_of(m) for m in range(4)]
-    parts = range(4 if alike is None else 2)
+    parts = range(4 if group_sizes is None else 2)
     groups = [{"params": ensemble.parameters_of(k), "lr": 0.1} for k in parts]
     train(ensemble, semaopt.ASA(groups, weight_decay=0.1, decoupled_weight_decay=decoupled))
     for k in parts:
@@ -287,7 +287,7 @@ def test_a_member_resumes_from_its_state_dict():
         other.load_state_dict_of(m, ensemble.state_dict_of(m))
     x = data(4)[0][0]
     assert torch.equal(ensemble(x), other(x))
-    with pytest.raises(ValueError, match=r"state=\['0.weight'\] is invalid: are missing, or are no names"):
+    with pytest.raises(ValueError, match=r"state=\['0.weight'\] is invalid: these names are missing or unknown"):
         other.load_state_dict_of(0, {k: v for k, v in ensemble.state_dict_of(0).items() if k != "0.weight"})
     wrong = {**ensemble.state_dict_of(0), "3.bias": torch.zeros(4)}
     with pytest.raises(ValueError, match=r"state\['3.bias'\]=\(4,\) is invalid: it must have shape \(3,\)"):
@@ -332,10 +332,10 @@ def test_what_cannot_be_stacked_is_refused():
     with pytest.raises(ValueError, match=r"models=\[\] is invalid: it must not be empty"):
         Ensemble([])
     with pytest.raises(
-        ValueError, match=r"models\[1\] is not like models\[0\] .*\(2, 3\).*\(2, 4\).*one ensemble for each"
+        ValueError, match=r"models\[1\] differs from models\[0\] .*\(2, 3\).*\(2, 4\).*one ensemble per"
     ):
         Ensemble([nn.Linear(3, 2), nn.Linear(4, 2)])
-    with pytest.raises(ValueError, match=r"models\[1\] is not like models\[0\]"):
+    with pytest.raises(ValueError, match=r"models\[1\] differs from models\[0\]"):
         Ensemble([nn.Linear(3, 2), nn.Linear(3, 2, bias=False)])
     with pytest.raises(ValueError, match=r"BatchNorm1d at '0' writes running statistics.*GroupNorm"):
         Ensemble([nn.Sequential(nn.BatchNorm1d(3))])
@@ -350,7 +350,7 @@ def test_what_cannot_be_stacked_is_refused():
 
 def test_members_that_share_their_rates_move_in_one_tensor() -> None:
     models = [torch.nn.Linear(3, 1) for _ in range(5)]
-    one_by_one, in_parts = Ensemble(models), Ensemble(models, alike=[2, 3])
+    one_by_one, in_parts = Ensemble(models), Ensemble(models, group_sizes=[2, 3])
     assert [tuple(in_parts.parameters_of(k)[0].shape) for k in range(2)] == [(2, 1, 3), (3, 1, 3)]
     rates = [0.1, 0.1, 0.01, 0.01, 0.01]
     alone = semaopt.ASA([{"params": one_by_one.parameters_of(m), "lr": lr} for m, lr in enumerate(rates)])
@@ -366,9 +366,41 @@ def test_members_that_share_their_rates_move_in_one_tensor() -> None:
             torch.testing.assert_close(in_parts.state_dict_of(m)[name], value)
 
 
-def test_parts_must_add_up() -> None:
-    with pytest.raises(ValueError, match=r"alike=\[2, 2\] is invalid: it must be whole numbers > 0 that add up to 3"):
-        Ensemble([torch.nn.Linear(1, 1) for _ in range(3)], alike=[2, 2])
+def test_group_sizes_must_add_up() -> None:
+    models = [torch.nn.Linear(1, 1) for _ in range(3)]
+    with pytest.raises(ValueError, match=r"group_sizes=\[2, 2\] is invalid: it must add up to 3"):
+        Ensemble(models, group_sizes=[2, 2])
+    with pytest.raises(ValueError, match=r"group_sizes=0 is invalid: it must be a whole number >= 1"):
+        Ensemble(models, group_sizes=[0, 3])
+
+
+def test_alike_is_a_deprecated_name_of_group_sizes():
+    models = [torch.nn.Linear(1, 1) for _ in range(3)]
+    with pytest.warns(DeprecationWarning, match=r"Ensemble\(alike=\) is deprecated; use group_sizes="):
+        ensemble = Ensemble(models, alike=[1, 2])
+    assert [len(ensemble.parameters_of(k)[0]) for k in range(2)] == [1, 2]
+
+
+@pytest.mark.parametrize("clone", [lambda ensemble: ensemble, copy.deepcopy], ids=["original", "copy"])
+def test_a_scaling_by_the_norm_of_the_group_needs_groups_of_one_member(clone):
+    """Adam+ divides by the norm over all tensors of a group: members in one tensor would share it."""
+    models = [torch.nn.Linear(3, 1) for _ in range(3)]
+    ensemble = clone(Ensemble(models, group_sizes=[1, 2]))
+    semaopt.ASA(ensemble.parameters_of(0), scaling="adam+")
+    with pytest.raises(ValueError, match=r"scaling='adam\+' is invalid: .*2 members.*Use Ensemble\(models\)"):
+        semaopt.ASA(ensemble.parameters_of(1), scaling="adam+")
+    whole = Ensemble(models)
+    optimizer = semaopt.ASA([{"params": whole.parameters_of(m)} for m in range(3)], scaling="adam+", lr=0.1)
+    alone = semaopt.ASA(models[0].parameters(), scaling="adam+", lr=0.1)
+    a = torch.ones(4, 3)
+    for _ in range(3):
+        optimizer.zero_grad()
+        alone.zero_grad()
+        whole.backward(whole(a, shared=True).square().mean((1, 2)))
+        models[0](a).square().mean().backward()
+        optimizer.step()
+        alone.step()
+    torch.testing.assert_close(whole.member(0).weight, models[0].weight)
 
 
 def test_freezing_is_seen_inside_the_transforms_of_torch():

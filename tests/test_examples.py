@@ -1,4 +1,4 @@
-"""Every example runs as its users run it."""
+"""Every example runs as a user would run it, and says how long it takes."""
 
 import os
 import re
@@ -24,12 +24,21 @@ def test_auc():
         assert float(bce) > 0.98
 
 
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_an_example_states_its_time(path):
+    text = path.read_text()
+    docstring = text.split('"""')[1]
+    assert re.search(r"in about (\d+ seconds|half a minute|a minute)", docstring)
+    assert "python examples/" in docstring or "torchrun" in docstring
+    assert "set_num_threads(1)" in text  # two threads on a busy machine slow small models down
+
+
 def test_the_auc_example_stays_short():
     assert len((EXAMPLES / "auc.py").read_text().splitlines()) <= 40
 
 
 def run(*command: object) -> str:
-    """What an example prints, started as its first lines say."""
+    """Run an example as its first lines say and return its output."""
     environment = {**os.environ, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *map(str, command)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
@@ -76,3 +85,14 @@ def test_ensemble():
     assert len(found) == 8
     assert 0.85 < found["0.01"] == max(found.values())
     assert "24 models in" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "best"), [("fraud.py", 0.7), ("missing_labels.py", 0.98), ("contrastive.py", 0.85)], ids=lambda v: str(v)
+)
+def test_imbalanced_and_contrastive(name, best):
+    pytest.importorskip("sklearn", reason="the example needs scikit-learn, of the extra 'experiments'")
+    found = [float(value) for value in re.findall(r"\d\.\d{4}", run(EXAMPLES / name))]
+    assert max(found) > best
+    assert len(found) >= 8

@@ -1,3 +1,4 @@
+import copy
 import io
 
 import pytest
@@ -265,3 +266,144 @@ def test_wrong_use():
         ValueError, match=r"average=\[\(3,\)\] is invalid: it must have the shapes of the optimizer's parameters"
     ):
         semaopt.Iterates(other, keep=("average",)).load_state_dict(iterates.state_dict())
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("power", [0, 2.5, 8])
+def test_the_polynomial_average_by_hand(power, every):
+    x, optimizer = problem()
+    iterates = semaopt.Iterates(optimizer, average="polynomial", power=power, every=every)
+    path = [at for at, _ in take(x, optimizer, 20)][::every]
+    expected = path[0].double()
+    for t, at in enumerate(path):
+        expected = expected + (power + 1) / (t + power + 1) * (at.double() - expected)
+    torch.testing.assert_close(iterates.average()[0].double(), expected, rtol=1e-6, atol=1e-6)
+    if power == 0:
+        torch.testing.assert_close(iterates.average()[0], torch.stack(path).mean(0))
+
+
+def test_the_polynomial_average_beats_the_last_iterate_at_a_constant_lr():
+    x, optimizer = problem(50)
+    iterates = semaopt.Iterates(optimizer, average="polynomial")
+    take(x, optimizer, 2000)
+    assert iterates.average()[0].norm() < 0.3 * x.norm()
+
+
+@pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.RMSprop, lambda p, lr: torch.optim.SGD(p, lr, 0.9)])
+def test_the_average_resumes_on_torchs_optimizers(make):
+    def start():
+        x = torch.nn.Parameter(torch.ones(3))
+        optimizer = make([x], lr=0.01)
+        return x, optimizer, semaopt.Iterates(optimizer, ("average",), average="polynomial", every=2)
+
+    def advance(x, optimizer, steps):
+        for t in steps:
+            x.grad = torch.full_like(x, float(t % 3) - 0.5)
+            optimizer.step()
+
+    x, optimizer, iterates = start()
+    advance(x, optimizer, range(7))
+    saved = io.BytesIO()
+    torch.save((x.detach(), optimizer.state_dict(), iterates.state_dict()), saved)
+    advance(x, optimizer, range(7, 20))
+    saved.seek(0)
+    at, state, kept = torch.load(saved, weights_only=True)
+    y, resumed, again = start()
+    y.data.copy_(at)
+    resumed.load_state_dict(state)
+    again.load_state_dict(kept)
+    advance(y, resumed, range(7, 20))
+    assert torch.equal(again.average()[0], iterates.average()[0])
+
+
+def test_an_average_of_other_options_is_refused():
+    x, optimizer = problem()
+    iterates = semaopt.Iterates(optimizer, average="polynomial")
+    take(x, optimizer, 2)
+    for options in ({}, {"average": "polynomial", "power": 3}, {"average": "polynomial", "every": 2}):
+        other = semaopt.Iterates(optimizer, **options)
+        with pytest.raises(ValueError, match=r"it must have the options of this object.*Construct Iterates with"):
+            other.load_state_dict(iterates.state_dict())
+        other.remove()
+
+
+def test_batch_norm_statistics_of_the_average():
+    """The recipe of the docstring: update_bn inside ``use`` on a copy, the model itself unchanged."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+    data = [torch.randn(16, 2, generator=torch.Generator().manual_seed(k)) for k in range(4)]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    iterates = semaopt.Iterates(optimizer, average="polynomial")
+    for a in data:
+        optimizer.zero_grad()
+        model(a).square().mean().backward()
+        optimizer.step()
+    before = copy.deepcopy(model.state_dict())
+    with iterates.use("average"):
+        averaged = copy.deepcopy(model)
+    torch.optim.swa_utils.update_bn(data, averaged)
+    hidden = torch.cat([averaged[0](a) for a in data])
+    torch.testing.assert_close(averaged[1].running_mean, hidden.mean(0).detach(), rtol=1e-4, atol=1e-5)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("make", "scale"),
+    [
+        (lambda x: torch.optim.Adam([x], lr=0.1, betas=(0.5, 0.9)), 1.0),
+        (lambda x: torch.optim.SGD([x], lr=0.1, momentum=0.5, dampening=0.5), 1.0),
+        (lambda x: torch.optim.SGD([x], lr=0.1, momentum=0.5), 0.5),  # the buffer starts at g, not at an average of g
+    ],
+)
+def test_the_estimate_of_torchs_optimizers(make, scale):
+    x = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
+    optimizer = make(x)
+    iterates = semaopt.Iterates(optimizer)
+    x.grad = torch.full_like(x, 3.0)
+    optimizer.step()
+    assert iterates.estimate()[0].tolist() == pytest.approx([3.0 * scale] * 2)
+
+
+def test_skipped_steps_do_not_count():
+    """A skipped step used to re-weight the average and to advance the stages."""
+
+    def start():
+        x, _ = problem()
+        optimizer = semaopt.ASA([x], lr=0.1, beta=0.5, on_nonfinite="skip")
+        return x, optimizer, semaopt.Iterates(optimizer, seed=3)
+
+    (x, optimizer, iterates), (y, smooth, others) = start(), start()
+    for k in range(8):
+        for _ in range(k % 3):
+            x.grad = torch.full_like(x, torch.nan)
+            optimizer.step()
+        x.grad, y.grad = torch.full_like(x, k + 1.0), torch.full_like(y, k + 1.0)
+        optimizer.step()
+        smooth.step()
+    assert optimizer.skipped_steps == 7
+    assert (iterates.t, iterates.tau) == (others.t, others.tau) == (8, others.tau)
+    for read in (semaopt.Iterates.average, semaopt.Iterates.sampled, semaopt.Iterates.estimate):
+        assert torch.equal(read(iterates)[0], read(others)[0])
+
+
+def test_another_default_device():
+    with torch.device("meta"):
+        x = torch.nn.Parameter(torch.ones(2, device="cpu"))
+        optimizer = semaopt.ASA([x], lr=0.1)
+        iterates = semaopt.Iterates(optimizer)
+        x.grad = torch.ones(2, device="cpu")
+        for _ in range(5):
+            optimizer.step()
+    assert iterates.sampled()[0].device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"average": "exponential"}, r"average='exponential' is invalid: it must be one of uniform, polynomial"),
+        ({"average": "polynomial", "power": -1}, r"power=-1 is invalid: it must be a finite number >= 0"),
+        ({"every": 0}, r"every=0 is invalid: it must be a whole number >= 1"),
+    ],
+)
+def test_wrong_averages(options, text):
+    with pytest.raises(ValueError, match=text):
+        semaopt.Iterates(problem()[1], **options)

@@ -1,4 +1,4 @@
-"""The distributions: what is in them, what they say about themselves, and that they install."""
+"""The distributions: their content, their metadata, and their installation."""
 
 import email
 import os
@@ -20,7 +20,7 @@ CLEAN = {name: value for name, value in os.environ.items() if name != "PYTHONPAT
 
 
 def packaged(suffixes=None, but=()):
-    """The files of the package, as they are named inside the distributions."""
+    """Return the files of the package with their names inside the distributions."""
     files = (path for path in (ROOT / "semaopt").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     known = [path for path in files if path.suffix not in {".so", ".failed", *but}]
     return {path.relative_to(ROOT).as_posix() for path in known if suffixes is None or path.suffix in suffixes}
@@ -28,7 +28,7 @@ def packaged(suffixes=None, but=()):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """What ``python -m build`` makes: the source distribution, and from it the wheel."""
+    """Build the source distribution, and the wheel from it."""
     pytest.importorskip("build", reason="needs the package 'build', of the extra 'dev'")
     pytest.importorskip("setuptools", minversion="77")
     folder = tmp_path_factory.mktemp("built")
@@ -40,7 +40,7 @@ def built(tmp_path_factory):
     return wheel, sdist
 
 
-def test_the_wheel_has_what_runs(built):
+def test_the_wheel_contains_the_package(built):
     names = set(zipfile.ZipFile(built[0]).namelist())
     assert packaged(but={".c", ".h"}) <= names
     assert "semaopt/py.typed" in names
@@ -48,13 +48,13 @@ def test_the_wheel_has_what_runs(built):
     assert not [name for name in names if not re.match(r"semaopt(/|-[\w.]+\.dist-info/)", name)]
 
 
-def test_the_source_distribution_has_what_builds(built):
+def test_the_source_distribution_contains_all_sources(built):
     with tarfile.open(built[1]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert packaged() | {"setup.py", "pyproject.toml", "README.md", "LICENSE"} <= names
 
 
-def test_it_says_what_it_is(built):
+def test_metadata(built):
     archive = zipfile.ZipFile(built[0])
     [path] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
     facts = email.message_from_string(archive.read(path).decode())
@@ -72,13 +72,13 @@ def test_it_says_what_it_is(built):
 
 
 @pytest.mark.parametrize("kind", ["wheel", pytest.param("sdist", marks=pytest.mark.slow)])
-def test_it_installs_into_an_environment_of_its_own(built, kind, tmp_path):
+def test_it_installs_into_a_fresh_environment(built, kind, tmp_path):
     venv.create(tmp_path / "env")
     scripts = tmp_path / "env" / ("Scripts" if sys.platform == "win32" else "bin")
     python = scripts / "python"
     ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
     site = Path(subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip())
-    # torch and setuptools from here, to download nothing; a folder named in a .pth file brings no editable installs.
+    # Use this environment's torch and setuptools; a folder in a .pth file does not include editable installs.
     folders = {sysconfig.get_path("purelib"), *(folder for folder in sys.path if folder.endswith("site-packages"))}
     (site / "ours.pth").write_text("\n".join(sorted(folders)))
     archive = built[["wheel", "sdist"].index(kind)]

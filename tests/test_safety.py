@@ -1,4 +1,4 @@
-"""No code from data, no path out of the output folder, no page that loads or runs what it was given."""
+"""Data are never executed, files stay in the output folder, and the report loads and runs nothing it was given."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from semaopt.experiments.spec.errors import SpecError
 from tests.experiments.tiny import RAW, a_spec, go
 
 SOURCES = sorted(Path(semaopt.__file__).parent.rglob("*.py"))
-#: Calls that run what they are given, or let a file say what is run.
+#: Calls that execute their arguments, or code chosen by a file.
 FORBIDDEN = {
     *("eval", "exec", "compile", "__import__", "pickle.load", "pickle.loads", "pickle.Unpickler", "marshal.loads"),
     *("yaml.load", "yaml.unsafe_load", "os.system", "os.popen", "shelve.open", "tempfile.mktemp", "input"),
@@ -39,7 +39,7 @@ def calls(tree):
 
 
 def broken_rules(text):
-    """What a source does that it may not."""
+    """Return the forbidden calls in a source."""
     tree = ast.parse(text)
     for name, node in calls(tree):
         given = {word.arg: ast.unparse(word.value) for word in node.keywords}
@@ -56,7 +56,7 @@ def broken_rules(text):
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(SOURCES[0].parent).as_posix())
-def test_no_source_runs_what_it_reads(path):
+def test_no_source_executes_data(path):
     text = path.read_text()
     assert list(broken_rules(text)) == []
     for node in ast.walk(ast.parse(text)):
@@ -75,7 +75,7 @@ def test_no_source_runs_what_it_reads(path):
         *("os.system('ls')", "def f():\n    return [compile(a, b, c)]"),
     ],
 )
-def test_the_rules_see_what_they_forbid(text):
+def test_forbidden_calls_are_detected(text):
     assert len(list(broken_rules(text))) == 1
 
 
@@ -83,14 +83,14 @@ NAMES = ["../up", "..", ".", "/etc/passwd", "a/b", "a\\b", "a\0b", "", "-x", "a 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_from_a_spec_is_one_file_name(name):
+def test_a_name_in_a_spec_must_be_a_file_name(name):
     with pytest.raises(SpecError, match=r"name=.* is invalid: it should match pattern .*\. It is used in file names"):
         a_spec(name=name)
     with pytest.raises(SpecError, match=r"methods\[0\].name=.* is invalid: it should match pattern"):
         schema.build({**RAW, "methods": [{**RAW["methods"][0], "name": name}, *RAW["methods"][1:]]})
 
 
-def test_the_name_of_a_file_is_held_to_the_same_rule(tmp_path):
+def test_the_name_of_a_spec_file_must_be_valid(tmp_path):
     path = tmp_path / "a b.toml"
     path.write_bytes((schema.FIGURES / "figure1-digits.toml").read_bytes())
     with pytest.raises(SpecError, match=r"name='a b' is invalid: it should match pattern"):
@@ -101,7 +101,7 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&${7
 
 
 class Page(HTMLParser):
-    """What a browser would load or run."""
+    """Collects what a browser would load or run."""
 
     def __init__(self):
         super().__init__()
@@ -126,7 +126,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """The page of an experiment whose every text is hostile."""
+    """The report of an experiment in which every text is hostile."""
     out = tmp_path_factory.mktemp("hostile")
     method = {"name": "adam", "label": HOSTILE[:80], "algorithm": "ASA", "options": {"lr": 0.01, "beta": 0.9}}
     texts = {"title": HOSTILE, "about": HOSTILE, "claim": {"text": HOSTILE, "metric": "train_loss", "order": []}}
@@ -137,7 +137,7 @@ def page(tmp_path_factory):
     return (out / "report.html").read_text(), out
 
 
-def test_the_page_shows_hostile_texts_and_runs_none(page):
+def test_the_report_shows_hostile_texts_and_runs_none(page):
     text, _ = page
     assert "&lt;script&gt;alert(1)" in text
     assert "<script>alert(1)" not in text
@@ -148,12 +148,12 @@ def test_the_page_shows_hostile_texts_and_runs_none(page):
     assert not any("alert(" in script for script in found.scripts)
 
 
-def test_the_page_loads_nothing_from_outside(page):
+def test_the_report_loads_nothing_from_outside(page):
     text, out = page
     found = Page()
     found.feed(text)
     inside = ("#", "data:image/")
-    # Links that a reader may follow are no loads; what is loaded lies in the page.
+    # Links are allowed; everything that is loaded must be embedded.
     assert [load for load in found.loads if not load.startswith((*inside, "https://"))] == []
     loaded = re.findall(r'<(?:script|img|iframe|link|object|embed|source|image|use)\b[^>]*(?:src|href)="([^"]*)"', text)
     assert [load for load in loaded if not load.startswith(inside)] == []
@@ -163,8 +163,8 @@ def test_the_page_loads_nothing_from_outside(page):
             assert "<script" not in (out / name).read_text()
 
 
-def test_an_output_folder_that_is_a_link_is_followed_and_left_as_one(tmp_path):
-    """The user's own link; files of a run go where it leads, and nowhere else."""
+def test_an_output_folder_may_be_a_link(tmp_path):
+    """Files are written to the target of the link, and the link stays."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     small = a_spec(epochs=1, seeds={"tuning": [100], "final": [0, 1]}, tuning={"rounds": 0})
@@ -174,8 +174,8 @@ def test_an_output_folder_that_is_a_link_is_followed_and_left_as_one(tmp_path):
     assert "runs.sqlite" in os.listdir(tmp_path / "real")
 
 
-def test_a_file_of_the_output_that_is_a_link_is_replaced_not_followed(tmp_path):
-    """Somebody's link from report.html to another file: that file stays as it is."""
+def test_a_link_in_the_output_folder_is_replaced_not_followed(tmp_path):
+    """If report.html is a link to another file, that file stays unchanged."""
     from semaopt.experiments.files import write_output
 
     (tmp_path / "precious").write_text("mine")

@@ -1,8 +1,11 @@
 """The methods that the paper compares with, one small file per method or family."""
 
 from semaopt.baselines.acc_mda import AccMDA as AccMDA
+from semaopt.baselines.amigo import AmIGO as AmIGO
 from semaopt.baselines.bsa import BSA as BSA
 from semaopt.baselines.bsa import StocBiO as StocBiO
+from semaopt.baselines.first_order import BOME as BOME
+from semaopt.baselines.first_order import F2SA as F2SA
 from semaopt.baselines.proximal import PESSGDA as PESSGDA
 from semaopt.baselines.proximal import EpochSGDA as EpochSGDA
 from semaopt.baselines.proximal import PESAdaGrad as PESAdaGrad

@@ -28,7 +28,7 @@ def double_loop_step(
             optimizer._descend_lower(oracles, decay(s))
         estimate, _ = optimizer._hypergradient(oracles)
         optimizer._move_upper(oracles, estimate, rollback)
-        optimizer._count()
+        optimizer._count(oracles.loss)
     return oracles.loss
 
 

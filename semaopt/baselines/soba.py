@@ -73,5 +73,5 @@ class SOBA(BilevelOptimizer):
             estimate, g_y = self._hypergradient(oracles)
             self._move_upper(oracles, estimate, rollback)
             self._move_lower(g_y)
-            self._count()
+            self._count(oracles.loss)
         return oracles.loss

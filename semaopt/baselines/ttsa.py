@@ -85,5 +85,5 @@ class TTSA(BilevelOptimizer):
             self._descend_lower(oracles, t**-lower_power)
             estimate, _ = self._hypergradient(oracles)
             self._move_upper(oracles, estimate, rollback, factor=t**-upper_power)
-            self._count()
+            self._count(oracles.loss)
         return oracles.loss

@@ -18,6 +18,7 @@ from semaopt.experiments.results.model import Results
 from semaopt.experiments.results.table import Table
 from semaopt.experiments.spec.errors import SpecError, near
 from semaopt.experiments.spec.schema import Spec, Tuning, load
+from semaopt.experiments.sweep import aa as aa_check
 from semaopt.experiments.sweep import load as stored
 from semaopt.experiments.sweep import reproduction, study
 from semaopt.experiments.sweep.engines.local import Engine, InProcess, Workers
@@ -35,6 +36,7 @@ def run(  # the options of the command
     out: str | Path | None = None,
     *,
     only: Sequence[str] = (),
+    aa: bool = False,
     engine: str = "local",
     address: str | None = None,
     workers: int | None = None,
@@ -53,6 +55,8 @@ def run(  # the options of the command
         scale: one of the scales of the file; by default the file as it is.
         out: the folder of the store and the report; by default ``results/NAME``.
         only: names of the methods to run; by default all.
+        aa: run an A/A check instead: tune each method against itself, and count how often the protocol finds a
+            difference that does not exist. It trains twice as many studies as the spec has, and writes no report.
         engine: "local" (processes on this machine) or "ray".
         address: the address of a Ray cluster.
         workers: number of processes; 0 runs in this process. By default one per core, at most 8.
@@ -64,17 +68,22 @@ def run(  # the options of the command
         engine_name: deprecated, use ``engine``.
 
     Returns:
-        A table with one row per final run; its ``results`` contain curves, comparisons and trials.
+        A table with one row per final run; its ``results`` contain curves, comparisons and trials. With ``aa``, a table
+        with one row per method.
     """
     engine = _renamed(engine, engine_name)
     found = validate_spec(spec, scale, only)
     validate_engine(engine, address, workers)
     with distributed.joined(device) as group:
-        workspace = _workspace(out, found.name, device, dtype, checkpoint_seconds)
+        validate_machine(device, dtype)
         if tensorboard is not None:
             require_writable(Path(tensorboard), "--tensorboard")
+        workspace = _workspace(out, found.name, device, dtype, checkpoint_seconds)
         with open_engine(engine, workers, address) as executor:
             watch = _started(watch, found)
+            if aa:
+                with workspace.open_store() as store:
+                    return aa_check.table(found, aa_check.check(found, Runner(store, executor, watch, workspace), only))
             results = study.conduct([found], workspace, executor, watch, command=command, only=only)
         if group.first:
             reports.write(results, workspace.out)

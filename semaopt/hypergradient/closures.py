@@ -8,7 +8,9 @@ Only products are formed, never a matrix. The graph of g_y is built once per sam
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -16,11 +18,53 @@ from torch import Tensor
 
 from semaopt._validation import NonFiniteError
 from semaopt.estimator import NARROW, state_dtype
-from semaopt.hypergradient.linalg import Vector, average, axpy
+from semaopt.hypergradient.linalg import Vector, average, axpy, full_precision
 
 Closure = Callable[[], Tensor]
 Seen = TypeVar("Seen", Tensor, Tensor | None)
 LINEAR = "inner() is linear in the lower parameters and has no minimizer: add a regularizer to inner()"
+
+
+@dataclass
+class Calls:
+    """Counts of oracle calls: gradients, products with g_yy and products with g_xy, each of one sample."""
+
+    gradients: int = 0
+    hessian_products: int = 0
+    mixed_products: int = 0
+
+
+_counting: list[Calls] = []
+
+
+@contextmanager
+def count_calls() -> Iterator[Calls]:
+    """Count the oracle calls of all bilevel optimizers inside this context.
+
+    >>> x, y = torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.ones(1))
+    >>> optimizer = semaopt.SMB([x], [y])
+    >>> with semaopt.hypergradient.count_calls() as calls:
+    ...     loss = optimizer.step(lambda: y.sum(), lambda: (y - x).square().sum())
+    >>> calls
+    Calls(gradients=2, hessian_products=1, mixed_products=1)
+    """
+    calls = Calls()
+    _counting.append(calls)
+    try:
+        yield calls
+    finally:
+        _counting.remove(calls)
+
+
+def _count(gradients: int = 0, hessian_products: int = 0, mixed_products: int = 0) -> None:
+    for calls in _counting:
+        calls.gradients += gradients
+        calls.hessian_products += hessian_products
+        calls.mixed_products += mixed_products
+
+
+#: The growth of the outer loss that counts as divergence of the lower variable.
+EXPLOSION = 1e8
 #: A derivative in x. None stands for zero: autograd found no path.
 Partial = list[Tensor | None]
 
@@ -36,6 +80,9 @@ def vjp(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], vectors: Sequence[Tensor], create: bool, keep: bool
 ) -> Sequence[Tensor | None]:
     """Compute :func:`slow_vjp` without its argument checks, which take a seventh of the time on a small model."""
+    if torch.is_autocast_enabled(outputs[0].device.type):  # backward passes belong outside autocast
+        with full_precision(outputs[0]):
+            return vjp(outputs, inputs, vectors, create, keep)
     found: Sequence[Tensor | None] = _run_backward(
         tuple(outputs), tuple(vectors), keep, create, tuple(inputs), allow_unreachable=True, accumulate_grad=False
     )
@@ -67,15 +114,18 @@ class Sample:
     def hessian(self, v: Vector, *, keep: bool = False) -> Vector:
         """Return g_yy v. Pass ``keep=True`` if another product with this sample follows."""
         o = self.oracles
+        _count(hessian_products=1)
         return o.decayed(o.vector(self.products(v, o.lower, keep), o.lower), v)
 
     def mixed(self, v: Vector) -> Partial:
         """Return g_xy v, with None for an upper parameter that g does not depend on."""
+        _count(mixed_products=1)
         return self.oracles.partial(self.products(v, self.oracles.upper, False), "inner")
 
     def both(self, v: Vector) -> tuple[Vector, Partial]:
         """Return g_yy v and g_xy v from one backward pass."""
         o, n = self.oracles, len(self.oracles.lower)
+        _count(hessian_products=1, mixed_products=1)
         found = self.products(v, o.lower + o.upper, False)
         if all(h is None for h in found[:n]):
             raise RuntimeError(LINEAR)
@@ -101,6 +151,7 @@ class Oracles:
             next product. The result is that of one process on the joint batch: a product of averages, not an average
             of products.
         watch: if given, receives every gradient and product with a name for the error message, and may raise.
+        first_loss: the value of ``outer()`` in the first step. A loss 1e8 times as large is an error.
 
     ``loss`` is the last value of ``outer()``, and NaN before the first call.
     """
@@ -117,7 +168,9 @@ class Oracles:
         decay: Sequence[float] = (),
         process_group: Any = None,
         watch: Callable[[list[tuple[str, Tensor]]], None] | None = None,
+        first_loss: float | None = None,
     ) -> None:
+        self._first_loss = first_loss
         self._outer, self._inner, self._ranks, self._watch = outer, inner, process_group, watch
         self.upper = [x for x in upper if x.requires_grad]
         self.lower = [y for y in lower if y.requires_grad]
@@ -130,6 +183,7 @@ class Oracles:
 
     def f(self) -> tuple[Tensor, Partial, Vector]:
         """Call ``outer`` once; return the loss, f_x and f_y."""
+        _count(gradients=1)
         loss, n = scalar("outer", self._outer()), len(self.upper)
         found = vjp([loss], self.upper + self.lower, [torch.ones_like(loss)], False, False)
         if all(g is None for g in found[n:]):
@@ -140,7 +194,31 @@ class Oracles:
         value = self.loss = self.average([loss.detach()])[0]
         if not math.isfinite(value):
             raise NonFiniteError(f"outer() returned {value.item()}; nothing was changed. Use a smaller lr or lower_lr.")
+        if self._first_loss is not None and abs(value) > EXPLOSION * max(1.0, abs(self._first_loss)):
+            raise RuntimeError(
+                f"outer() returned {value.item():g}, after {self._first_loss:g} in the first step: the lower variable "
+                "diverges; nothing was changed. Use a smaller lower_lr (below 2/|g_yy|), or lower_weight_decay if "
+                "inner() is not convex."
+            )
         return value, self.partial(found[:n], "outer"), self.vector(found[n:], self.lower, "outer")
+
+    def g(self) -> tuple[Partial, Vector]:
+        """Call ``inner`` once; return g_x and g_y, without second derivatives."""
+        _count(gradients=1)
+        loss, n = scalar("inner", self._inner()), len(self.upper)
+        found = vjp([loss], self.upper + self.lower, [torch.ones_like(loss)], False, False)
+        g_y = self.decayed(self.vector(self._complete(found[n:]), self.lower), self.lower)
+        return self.partial(found[:n], "inner"), g_y
+
+    @contextmanager
+    def lower_at(self, values: Sequence[Tensor]) -> Iterator[None]:
+        """Give the lower parameters other values inside this context."""
+        before = [y.detach().clone() for y in self.lower]
+        try:
+            _assign(self.lower, values)
+            yield
+        finally:
+            _assign(self.lower, before)
 
     def draw(self, *, mixed: bool = False) -> Sample:
         """Call ``inner`` once. Without ``mixed`` the graph does not reach x, which is cheaper."""
@@ -150,6 +228,7 @@ class Oracles:
         """Return ``(I - g_yy/C) v`` with one call of ``inner``."""
         if not self.plain or (self.decay and not self._one_decay):
             return axpy(-1 / C, self.draw().hessian(v), v)
+        _count(gradients=1, hessian_products=1)
         # The same product, with the factor -1/C as the vector that starts the backward pass, and without helper calls:
         # on a small model the calls cost more than the arithmetic.
         for x in self.upper:
@@ -163,7 +242,8 @@ class Oracles:
             for x in self.upper:
                 x.requires_grad_(True)
         if narrow:
-            return axpy(-1 / C, Sample(self, g_y).hessian(v), v)
+            product = self.vector(Sample(self, g_y).products(v, self.lower, False), self.lower)
+            return axpy(-1 / C, self.decayed(product, v), v)
         curved = all(g.requires_grad for g in g_y)
         found = vjp(g_y, self.lower, v, False, False) if curved else Sample(self, g_y).products(v, self.lower, False)
         full = [torch.zeros_like(y) if h is None else h for h, y in zip(found, self.lower, strict=True)]
@@ -186,6 +266,7 @@ class Oracles:
                 x.requires_grad_(True)
 
     def _gradient(self, create: bool) -> Vector:
+        _count(gradients=1)
         loss = scalar("inner", self._inner())
         return self._complete(vjp([loss], self.lower, [torch.ones_like(loss)], create, create))
 
@@ -240,6 +321,13 @@ class Oracles:
     def average(self, tensors: Vector) -> Vector:
         """Return the mean over the ranks."""
         return tensors if self._ranks is None else average(tensors, self._ranks)
+
+
+def _assign(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy values into parameters."""
+    with torch.no_grad():
+        for parameter, value in zip(parameters, values, strict=True):
+            parameter.copy_(value)
 
 
 def scalar(name: str, loss: Any) -> Tensor:

@@ -19,6 +19,7 @@ Any callable with the signature of :class:`Inverse` can be used in their place.
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -53,11 +54,23 @@ class Memory:
         numbers: plain values: ``t``, the number of steps taken, and ``bound``, the current curvature bound.
         states: one dict of tensors per lower parameter.
         rates: the step size of each lower parameter.
+        projected: whether y is projected, so that it cannot diverge.
     """
 
     numbers: dict[str, Any] = field(default_factory=lambda: {"t": 0, "bound": None})
     states: list[dict[str, Any]] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
+    projected: bool = False
+
+    def warn_if_expansive(self, curvature: float) -> None:
+        """Warn if steps on y of the given sizes diverge along a direction of this curvature."""
+        if self.rates and not self.projected and max(self.rates) * curvature > 2:
+            warnings.warn(
+                f"lower_lr={max(self.rates):g} is too large: inner() has curvature {curvature:g}, and steps on y above "
+                f"2/curvature = {2 / curvature:.3g} diverge. Use lower_lr={1 / curvature:.2g}.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
 
 class Inverse(Protocol):
@@ -101,6 +114,7 @@ class _Series:
             numbers["bound"] = float(self.bound)
         elif before is None:
             numbers["bound"] = power_iteration(oracles, f_y)
+            memory.warn_if_expansive(numbers["bound"])
         for _ in range(TRIES):
             C, h, total = numbers["bound"], f_y, f_y
             for _ in range(p):
@@ -221,6 +235,7 @@ class TrackedSystem:
             rates = [0.0] * len(rates)
             numbers["bound"] = None  # curvature seen in products is a bound only where g is convex
         elif max(rates) * seen > 2:
+            memory.warn_if_expansive(seen)
             if not any("w" in state for state in states):  # w_0 was too long; hw and g_xy_w are linear in it
                 short = 1 / (max(rates) * seen)
                 w, hw = scaled(short, w), scaled(short, hw)

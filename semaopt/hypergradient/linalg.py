@@ -129,6 +129,7 @@ def along_growth(oracles: Oracles, v: Vector, C: float, p: int) -> float:
 def hessian_matrix(sample: Sample, limit: int) -> Tensor:
     """Return g_yy of one sample as a matrix; raise if it has more than ``limit`` rows."""
     d = sum(y.numel() for y in sample.oracles.lower)
+    require(d > 0, "lower parameters", d, "all lower tensors are empty", "pass tensors with elements as lower=")
     require(d <= limit, "lower parameters", d, f"a dense Hessian is for at most {limit}", "use CG or TrackedSystem")
     rows, start = _rows(sample, sample.oracles.lower), 0
     for lam, y in zip(sample.oracles.decay, sample.oracles.lower, strict=False):
@@ -148,15 +149,52 @@ def _rows(sample: Sample, inputs: Sequence[Tensor]) -> Tensor:
     d = sum(y.numel() for y in lower)
     for units in torch.split(torch.eye(d, dtype=lower[0].dtype, device=lower[0].device), CHUNK):
         split = torch.split(units, [y.numel() for y in lower], dim=1)
-        vectors = [split[i].reshape(-1, *lower[i].shape).to(lower[i].dtype) for i in sample.curved]
-        blocks = torch.autograd.grad(
-            sample.outputs, inputs, vectors, retain_graph=True, is_grads_batched=True, allow_unused=True
-        )
+        vectors = [split[i].reshape(len(units), *lower[i].shape).to(lower[i].dtype) for i in sample.curved]
+        with full_precision(units):
+            blocks = torch.autograd.grad(
+                sample.outputs, inputs, vectors, retain_graph=True, is_grads_batched=True, allow_unused=True
+            )
         n = len(units)
         full = [units.new_zeros(n, x.numel()) if g is None else g for g, x in zip(blocks, inputs, strict=True)]
         found.append(torch.cat([block.reshape(n, -1) for block in full if block.numel()], 1))
     rows = torch.cat(found)
     return sample.oracles.seen(sample.oracles.average([rows.to(state_dtype(rows))]), "inner")[0]
+
+
+def full_precision(like: Tensor) -> torch.autocast:
+    """Return a context that disables autocast on the device of ``like``.
+
+    Closures may run under autocast, but backward passes and products of matrices must not be rounded to bfloat16.
+    """
+    return torch.autocast(like.device.type, enabled=False)
+
+
+def contracted_matrix(h: Tensor, factors: Sequence[Tensor], C: float) -> Tensor:
+    """Return ``prod_i (I - factor_i/C) h``, where every factor is a sample of g_yy.
+
+    Raise if a factor is not positive semi-definite, or if the product overflows.
+    """
+    with full_precision(h):
+        for factor in factors:
+            require_convex(factor)
+            h = h - factor @ h / C
+    if not torch.isfinite(h).all():
+        raise RuntimeError(
+            f"bound={C:g}: a product of {len(factors)} factors I - O_gyy/bound overflows. Pass a larger bound."
+        )
+    return h
+
+
+def require_convex(hessian: Tensor) -> None:
+    """Raise if a sample of g_yy has a negative eigenvalue, up to rounding."""
+    values = torch.linalg.eigvalsh(hessian)
+    least, largest = values[0].item(), values.abs().max().item()
+    if least < -math.sqrt(torch.finfo(hessian.dtype).eps) * largest:
+        raise RuntimeError(
+            f"inner() has curvature {least:g}, so it is not convex in the lower parameters, and the Neumann series "
+            "does not converge; nothing was changed. Regularize inner() (lower_weight_decay), or use SMB, whose "
+            "TrackedSystem tolerates negative curvature."
+        )
 
 
 def solve(matrix: Tensor, f_y: Vector) -> Vector:

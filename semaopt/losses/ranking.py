@@ -13,17 +13,19 @@ higher than j.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from semaopt._validation import is_real, require, validate_integer
+from semaopt.losses._auc_objective import is_eager
 from semaopt.losses._labels import is_positive, is_present
 from semaopt.losses._scores import SCORES, validate_score
-from semaopt.losses.tracked import Tracked, full_precision, without_autocast
+from semaopt.losses.tracked import KnownGradient, Tracked, full_precision, without_autocast
 
 
 def squared_hinge(above: Tensor, below: Tensor, margin: float) -> Tensor:
@@ -31,12 +33,16 @@ def squared_hinge(above: Tensor, below: Tensor, margin: float) -> Tensor:
     return (margin - above + below).clamp_min(0).square()
 
 
+#: Maps pairwise losses and the rows of their positives to a value and its derivatives.
+Derivation = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
 class Ranked(NamedTuple):
-    """Scores (n,) or (n, C), which labels are positive and which are present, and the rows of the averages."""
+    """Scores (n,) or (n, C), which labels are positive and which are present (None: all), rows of the averages."""
 
     h: Tensor
     w: Tensor
-    present: Tensor
+    present: Tensor | None
     rows: Tensor
 
 
@@ -51,6 +57,9 @@ class RankingLoss(Tracked):
         validate: check the labels of every batch.
         options: ``inner_beta``, ``process_group`` and ``device`` as in :class:`~semaopt.losses.tracked.Tracked`.
     """
+
+    #: Whether a binary loss computes its gradient in closed form; the result is the same to rounding.
+    closed_form: bool = True
 
     def __init__(
         self,
@@ -78,8 +87,38 @@ class RankingLoss(Tracked):
         if self.process_group is not None:
             scores, b, rows = self.gather(scores.reshape(shape), b, rows)
         w = is_positive(b, torch.bool, validate=self.validate and not torch.compiler.is_compiling())
-        present = is_present(b)
-        return Ranked(self._scores(scores.reshape(shape)), w, torch.ones_like(w) if present is None else present, rows)
+        return Ranked(self._scores(scores.reshape(shape)), w, is_present(b), rows)
+
+    def _uses_closed_form(self) -> bool:
+        """Return whether the gradient is computed in closed form: in training, without gathering or transforms."""
+        training = self.training and torch.is_grad_enabled() and self.z is not None
+        return self.closed_form and training and self.process_group is None and is_eager()
+
+    def _with_gradient(self, scores: Tensor, batch: Ranked, others: Tensor | None, derive: Derivation) -> Tensor:
+        """Return the loss with its gradient, without a graph over the pairs.
+
+        Args:
+            scores: raw scores of a binary problem, which get the gradient.
+            batch: computed from them, without a graph.
+            others: the examples j of the pairs (i, j), i positive; None for all.
+            derive: maps the pairwise losses to the value and its derivatives with respect to them.
+        """
+        with torch.no_grad():
+            h, i = batch.h, batch.w.nonzero().squeeze(1)
+            j = None if others is None else others.nonzero().squeeze(1)
+            below = h if j is None else h[j]
+            distance = (below - h[i].unsqueeze(1)).add_(self.margin).clamp_min_(0)
+            value, gradient = h.new_zeros(()), torch.zeros_like(h)
+            if distance.numel() > 0:
+                value, slope = derive(distance.square(), batch.rows[i])
+                slope = slope.mul_(distance)
+                gradient = slope.sum(0) if j is None else gradient.index_copy_(0, j, slope.sum(0))
+                gradient = gradient.index_add_(0, i, slope.sum(1), alpha=-1).mul_(2)
+                if self.score == "sigmoid":
+                    gradient = gradient * h * (1 - h)
+            gradient = gradient.reshape(scores.shape).to(scores.dtype)
+        found: Tensor = KnownGradient.apply(scores, value, gradient)  # type: ignore[no-untyped-call]
+        return found
 
     def extra_repr(self) -> str:
         """Return the options."""
@@ -140,6 +179,9 @@ class MeanAveragePrecision(RankingLoss):
     def forward(self, scores: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Return 1 minus the smooth average precision; a batch without positives gives 0 and no gradient."""
         with without_autocast(scores):
+            if self.num_labels == 1 and self._uses_closed_form():
+                batch = self._labelled(scores.detach(), labels, index)
+                return self._with_gradient(scores, batch, batch.present, functools.partial(self._derive, batch))
             batch = self._labelled(scores, labels, index, self.num_labels)
             g, i, c = self._inner(batch)
             rows = batch.rows[i]
@@ -148,7 +190,8 @@ class MeanAveragePrecision(RankingLoss):
 
     def _inner(self, batch: Ranked) -> tuple[Tensor, Tensor, Tensor]:
         """Return g = (p E[l_ij | j positive], that + (1-p) E[l_ij | j negative]), example and column of each row."""
-        h, w, present = (x.reshape(len(x), -1) for x in batch[:3])
+        h, w = (x.reshape(len(x), -1) for x in batch[:2])
+        present = torch.ones_like(w) if batch.present is None else batch.present.reshape(w.shape)
         i, c = w.nonzero(as_tuple=True)
         loss = squared_hinge(h[i, c, None], h.T[c], self.margin)  # (rows, n)
         positive, known = w.T[c].to(h.dtype), present.T[c].to(h.dtype)
@@ -163,6 +206,21 @@ class MeanAveragePrecision(RankingLoss):
                 [first, first + negative * ((1 - p) / negative.sum(1, keepdim=True).clamp_min(1))], -1
             )
         return torch.einsum("kn,knv->kv", loss, weights), i, c
+
+    def _derive(self, batch: Ranked, loss: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the value and its derivatives with respect to the pairwise losses of a binary problem."""
+        assert self.z is not None
+        w = (batch.w if batch.present is None else batch.w[batch.present]).to(loss.dtype)
+        positives, n = loss.shape
+        p = positives / n if self.prior is None else float(self.prior)
+        first, second = p / positives, (1 - p) / max(n - positives, 1)  # weights of a positive and of a negative j
+        base, slope = torch.tensor([[[0.0], [second]], [[first], [first - second]]], dtype=w.dtype, device=w.device)
+        weights = torch.addcmul(base, slope, w)
+        z = self.update(self.z, loss @ weights.T, rows)
+        inverse = z[:, 1].reciprocal()
+        precision = z[:, 0] * inverse
+        inverse = inverse / positives
+        return 1 - precision.mean(), torch.stack([-inverse, precision * inverse], 1) @ weights
 
     def _outer(self, z: Tensor, c: Tensor) -> Tensor:
         """Return f(z), the mean of 1 - z1/z2 over the rows of each label, then over the labels that have any."""
@@ -210,10 +268,7 @@ class AveragePrecision(MeanAveragePrecision):
             _validate_shapes(scores, labels, 1)
             w = is_positive(labels.reshape(-1), torch.bool, validate=self.validate)
             present = is_present(labels.reshape(-1))
-            placeholder = torch.empty(0, dtype=torch.long)
-            batch = Ranked(
-                self._scores(scores.reshape(-1)), w, torch.ones_like(w) if present is None else present, placeholder
-            )
+            batch = Ranked(self._scores(scores.reshape(-1)), w, present, torch.empty(0, dtype=torch.long))
             return self._inner(batch)[0]
 
     def outer(self, z: Tensor) -> Tensor:
@@ -295,8 +350,11 @@ class PartialAUC(RankingLoss):
     def forward(self, scores: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss; a batch that lacks positives or negatives gives 0 and no gradient."""
         with without_autocast(scores):
-            batch = self._labelled(scores, labels, index)
-            positive, negative = batch.w, batch.present & ~batch.w
+            closed = self.method == "kl" and self._uses_closed_form()
+            batch = self._labelled(scores.detach() if closed else scores, labels, index)
+            positive, negative = batch.w, ~batch.w if batch.present is None else batch.present & ~batch.w
+            if closed:
+                return self._with_gradient(scores, batch, negative, self._derive_kl)
             loss = squared_hinge(batch.h[positive, None], batch.h[negative], self.margin)  # (positives, negatives)
             if loss.numel() == 0:
                 return (batch.h * 0).sum()
@@ -311,6 +369,19 @@ class PartialAUC(RankingLoss):
             return lam * log_z.mean()
         log_w = torch.logsumexp(log_z * (lam / outer), 0) - math.log(len(log_z))
         return outer * self.average_log(log_w, slice(None), "w").squeeze(0)
+
+    def _derive_kl(self, loss: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the value of :meth:`_kl` and its derivatives with respect to the pairwise losses."""
+        assert self.z is not None
+        lam, outer = self.temperature, self.positive_temperature
+        x = loss / lam - math.log(loss.shape[1])
+        log_z = self.update_log(self.z, torch.logsumexp(x, 1, keepdim=True), rows)
+        slope = (x - log_z).exp()  # lambda times the derivative of log z
+        if self.min_tpr is None:
+            return lam * log_z.mean(), slope / len(loss)
+        log_u = log_z * (lam / outer) - math.log(len(log_z))
+        log_w = self.update_log(self.w, torch.logsumexp(log_u, 0), slice(None))
+        return outer * log_w.squeeze(0), slope * (log_u - log_w).exp()
 
     def _cvar(self, loss: Tensor, rows: Tensor) -> Tensor:
         first = (rows, torch.zeros_like(rows))

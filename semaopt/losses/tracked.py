@@ -22,10 +22,12 @@ tensor with the value of z and the derivative of g, and returns f of it.
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from semaopt._validation import require, validate_beta, validate_integer
 
@@ -76,27 +78,34 @@ class Tracked(nn.Module):
     def average(self, g: Tensor, rows: Rows, name: str = "z") -> Tensor:
         """Update the averages of ``rows`` with the inner values ``g``; return them with the derivative of ``g``."""
         buffer = self._buffer(name)
-        if buffer is None:
-            return g
-        with torch.no_grad():
-            old = buffer[rows].to(g.dtype)
-            new = torch.where(old.isnan(), g, torch.lerp(old, g, 1 - self.inner_beta))
-            buffer[rows] = new.to(buffer.dtype)
-        return new + (g - g.detach())
+        return g if buffer is None else self.update(buffer, g, rows) + (g - g.detach())
 
     def average_log(self, log_g: Tensor, rows: Rows, name: str = "z") -> Tensor:
         """Do as :meth:`average` for inner values given and stored as logarithms; return the logarithm of z."""
         buffer = self._buffer(name)
         if buffer is None:
             return log_g
-        with torch.no_grad():
-            old = buffer[rows].to(log_g.dtype)
-            kept = math.log(self.inner_beta) if self.inner_beta > 0 else -math.inf
-            mixed = torch.logaddexp(old + kept, log_g + math.log1p(-self.inner_beta))
-            new = torch.where(old.isnan(), log_g, mixed)
-            buffer[rows] = new.to(buffer.dtype)
-            ratio = (log_g - new).exp()  # g/z: the derivative of log z is that of g over z
+        new = self.update_log(buffer, log_g, rows)
+        ratio = (log_g.detach() - new).exp()  # g/z: the derivative of log z is that of g over z
         return new + ratio * (log_g - log_g.detach())
+
+    @torch.no_grad()
+    def update(self, buffer: Tensor, g: Tensor, rows: Rows) -> Tensor:
+        """Set z <- (1-gamma) z + gamma g, or g at the first visit, and return it."""
+        old = buffer[rows].to(g.dtype)
+        new = torch.where(old.isnan(), g, torch.lerp(old, g, 1 - self.inner_beta))
+        buffer[rows] = new.to(buffer.dtype)
+        return new
+
+    @torch.no_grad()
+    def update_log(self, buffer: Tensor, log_g: Tensor, rows: Rows) -> Tensor:
+        """Do as :meth:`update` for logarithms."""
+        old = buffer[rows].to(log_g.dtype)
+        kept = math.log(self.inner_beta) if self.inner_beta > 0 else -math.inf
+        mixed = torch.logaddexp(old + kept, log_g + math.log1p(-self.inner_beta))
+        new = torch.where(old.isnan(), log_g, mixed)
+        buffer[rows] = new.to(buffer.dtype)
+        return new
 
     @torch.no_grad()
     def synchronize(self, process_group: Any = None) -> None:
@@ -148,7 +157,8 @@ class Tracked(nn.Module):
         assert isinstance(index, Tensor)
         rows = index.reshape(-1).to(self.z.device, torch.long)
         if n > 0 and not torch.compiler.is_compiling():
-            ends = int(rows.min()), int(rows.max())
+            lowest, highest = torch.aminmax(rows)
+            ends = int(lowest), int(highest)
             inside = ends[0] >= 0 and ends[1] < len(self.z)
             require(
                 inside, "index", ends, f"must lie in 0..{len(self.z) - 1}", "Construct the loss with size=len(train)."
@@ -182,6 +192,21 @@ def full_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.to(torch.promote_types(x.dtype, torch.float32)) for x in tensors)
 
 
-def without_autocast(x: Tensor) -> torch.autocast:
+def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
     """Return a context in which operations on the device of ``x`` keep their precision."""
-    return torch.autocast(x.device.type, enabled=False)
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
+class KnownGradient(torch.autograd.Function):
+    """A value whose gradient with respect to the scores was computed along with it."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+        ctx.gradient = gradient
+        return value.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.gradient * g, None, None

@@ -14,10 +14,11 @@ from torch.optim import Optimizer
 
 from semaopt import projections, scalings
 from semaopt._serialization import plain
-from semaopt._validation import require, validate_beta, validate_bounds, validate_flag, validate_rate
+from semaopt._validation import invalid, require, validate_beta, validate_bounds, validate_flag, validate_rate
 from semaopt.hypergradient import inverses
 from semaopt.kernels import StepRule, dispatch
 from semaopt.kernels.rounding import first_key, validate_state_dtype
+from semaopt.optimizers._groups import Defaults, ParamGroup
 from semaopt.optimizers._nonfinite import NonFiniteGuard
 from semaopt.optimizers._roles import Roles
 from semaopt.optimizers._state import counter, restored, validate_saved, zero_state
@@ -197,11 +198,16 @@ class SemaOptimizer(Optimizer):
     ) -> None:
         self._nonfinite = NonFiniteGuard(on_nonfinite)
         self._process_group = process_group
-        super().__init__(params, defaults)
+        super().__init__(params, Defaults(defaults))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what torch's list of names has, and the attributes that it leaves out."""
         return {**super().__getstate__(), "_nonfinite": self._nonfinite, "_process_group": self._process_group}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore what was loaded, copied or unpickled."""
+        super().__setstate__(state)
+        self.param_groups = [ParamGroup(group) for group in self.param_groups]
 
     @property
     def on_nonfinite(self) -> str | None:
@@ -238,7 +244,7 @@ class SemaOptimizer(Optimizer):
             raise ValueError(f"on_nonfinite={given!r}: a step is skipped as a whole; pass it to the optimizer")
         if self.roles is not None:
             self.roles.validate(param_group)
-        group = self._complete(param_group)
+        group: dict[str, Any] = ParamGroup(self._complete(param_group))
         validate_group(group)
         group.update({name: plain(value) for name, value in group.items() if name not in ("params", "param_names")})
         if isinstance(group["params"], Tensor):
@@ -278,6 +284,10 @@ class SemaOptimizer(Optimizer):
         tensors = [p[1] if isinstance(p, tuple) else p for p in group["params"]]
         if not all(isinstance(p, Tensor) for p in tensors):
             return  # torch refuses them
+        members = max((getattr(p, "ensemble_members", 1) for p in tensors), default=1)
+        if members > 1 and isinstance(group.get("scaling"), scalings.AdamPlus):
+            rule = f"its u is the norm over the group, whose tensors hold {members} members of an ensemble"
+            raise ValueError(invalid("scaling", "adam+", rule, "Use Ensemble(models) without group_sizes."))
         if "scaling" in group:
             validate_state_dtype(group["state_dtype"], tensors)
             dispatch.validate(rule_of(group), tensors, tensors, [{}] * len(tensors))

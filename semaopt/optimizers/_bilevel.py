@@ -35,12 +35,12 @@ ROLES = Roles(
 class BilevelOptimizer(SemaOptimizer):
     r"""Base class for :math:`\min_x f(x, y^*(x))`, :math:`y^*(x) = \arg\min_{y\in Y} g(x, y)`.
 
-    "upper" groups hold x, "lower" groups hold y. The algorithm state has ``t``, the number of steps taken, and
-    ``bound``, the present curvature bound of the inverse.
+    "upper" groups hold x, "lower" groups hold y. The algorithm state has ``t``, the number of steps taken, ``bound``,
+    the present curvature bound of the inverse, and ``first_loss``, the outer loss of the first step.
     """
 
     roles: ClassVar[Roles] = ROLES
-    initial: ClassVar[dict[str, Any]] = {"t": 0, "bound": None}
+    initial: ClassVar[dict[str, Any]] = {"t": 0, "bound": None, "first_loss": None}
     #: The inverse that ``inverse=None`` stands for.
     default_inverse: ClassVar[type[Any]] = inverses.TrackedSystem
 
@@ -134,7 +134,14 @@ class BilevelOptimizer(SemaOptimizer):
                 decay += [group["weight_decay"]] * len(group["params"])
         watch = None if self.on_nonfinite is None else require_finite
         return Oracles(
-            outer, inner, xs["upper"], xs["lower"], decay=decay, process_group=self._process_group, watch=watch
+            outer,
+            inner,
+            xs["upper"],
+            xs["lower"],
+            decay=decay,
+            process_group=self._process_group,
+            watch=watch,
+            first_loss=self.algorithm_state["first_loss"],
         )
 
     def _rollback(self, *, moves: bool = False, always: bool = False) -> Rollback:
@@ -158,7 +165,8 @@ class BilevelOptimizer(SemaOptimizer):
         for y, _ in pairs:
             if self.state[y] and self.state[y]["step"] == 0:  # zeros that torch.distributed.checkpoint asked for
                 self.state[y].clear()
-        return Memory(self.algorithm_state, [self.state[y] for y, _ in pairs], [rho for _, rho in pairs])
+        projected = all(group["project"] is not None for group in groups)
+        return Memory(self.algorithm_state, [self.state[y] for y, _ in pairs], [rho for _, rho in pairs], projected)
 
     def _hypergradient(self, oracles: Oracles) -> tuple[list[Tensor | None], Vector]:
         """Return the estimate f_x - g_xy w of the gradient of F, and g_y, both at the present x and y."""
@@ -219,8 +227,10 @@ class BilevelOptimizer(SemaOptimizer):
             g_y = oracles.lower_gradient()
         self._move_lower(g_y, factor)
 
-    def _count(self) -> None:
-        """Count a step, also for every lower parameter."""
+    def _count(self, loss: Tensor) -> None:
+        """Count a step, also for every lower parameter, and keep the loss of the first one."""
+        if self.algorithm_state["t"] == 0:
+            self.algorithm_state["first_loss"] = loss.item()
         self.algorithm_state["t"] += 1
         for group in self._of("lower"):
             for y in group["params"]:

@@ -14,7 +14,15 @@ from semaopt._validation import is_real, require
 from semaopt.estimator import Rate, state_dtype, track_
 from semaopt.hypergradient.closures import Closure, Oracles
 from semaopt.hypergradient.inverses import Exact, Inverse, Neumann, uniform
-from semaopt.hypergradient.linalg import flat, hessian_matrix, mixed_matrix, refuse_flat, unflat
+from semaopt.hypergradient.linalg import (
+    contracted_matrix,
+    flat,
+    full_precision,
+    hessian_matrix,
+    mixed_matrix,
+    refuse_flat,
+    unflat,
+)
 from semaopt.kernels import StepRule
 from semaopt.optimizers._base import FIXED
 from semaopt.optimizers._bilevel import BilevelOptimizer
@@ -69,8 +77,7 @@ class SBMA(BilevelOptimizer):
     shared: ClassVar[tuple[str, ...]] = ("lam", "c_fy", "c_gxy")
     # The averages are named after what they average, since u and v name the averages of a parameter in its state.
     initial: ClassVar[dict[str, Any]] = {
-        "t": 0,
-        "bound": None,
+        **BilevelOptimizer.initial,
         "weight": 0.0,
         "f_x": None,
         "f_y": None,
@@ -156,14 +163,16 @@ class SBMA(BilevelOptimizer):
             lam, c_fy, c_gxy = (self.param_groups[0][name] for name in ("lam", "c_fy", "c_gxy"))
             known = [torch.zeros_like(x) if f is None else f for f, x in zip(f_x, oracles.upper, strict=True)]
             gamma = self._newest_weight()
-            u = self._track("f_x", gamma, flat(known))
-            v = self._track("f_y", gamma, flat(f_y), c_fy and Ball(c_fy))
-            # The paper clips V to L_gxy and writes 1/L_gxy below; its proof uses C_gxy.
-            V = self._track("g_xy", gamma, g_xy, c_gxy and SpectralBall(c_gxy))
-            H = self._track("h", gamma, h, lam and SpectralBall(1 / lam))
-            self._move_upper(oracles, [*unflat(u - V @ (H @ v), oracles.upper)], rollback)
+            with full_precision(h):
+                u = self._track("f_x", gamma, flat(known))
+                v = self._track("f_y", gamma, flat(f_y), c_fy and Ball(c_fy))
+                # The paper clips V to L_gxy and writes 1/L_gxy below; its proof uses C_gxy.
+                V = self._track("g_xy", gamma, g_xy, c_gxy and SpectralBall(c_gxy))
+                H = self._track("h", gamma, h, lam and SpectralBall(1 / lam))
+                estimate = u - V @ (H @ v)
+            self._move_upper(oracles, [*unflat(estimate, oracles.upper)], rollback)
             self._move_lower(g_y)
-            self._count()
+            self._count(oracles.loss)
         return oracles.loss
 
     def _upper_rule(self, group: dict[str, Any], factor: float) -> StepRule:
@@ -183,14 +192,8 @@ class SBMA(BilevelOptimizer):
             state["bound"] = max([state["bound"] or 0.0, *seen])
             refuse_flat(state["bound"])
         C, d = state["bound"], sum(y.numel() for y in oracles.lower)
-        h: Tensor = torch.eye(d, dtype=state_dtype(oracles.lower[0]), device=oracles.lower[0].device) * (
-            chosen.terms / C
-        )
-        for factor in factors[:p]:
-            h = h - factor @ h / C
-        if not torch.isfinite(h).all():
-            raise RuntimeError(f"bound={C:g}: a product of {p} factors I - O_gyy/bound overflows; pass a larger bound")
-        return h
+        eye = torch.eye(d, dtype=state_dtype(oracles.lower[0]), device=oracles.lower[0].device)
+        return contracted_matrix(eye * (chosen.terms / C), factors[:p], C)
 
     def _newest_weight(self) -> Rate:
         """Return the weight of this step's samples in the averages.

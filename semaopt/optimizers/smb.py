@@ -116,5 +116,5 @@ class SMB(BilevelOptimizer):
             estimate, g_y = self._hypergradient(oracles)  # lines 3, 4
             self._move_upper(oracles, estimate, rollback)  # lines 5, 6
             self._move_lower(g_y)  # line 7, with the sign that descends
-            self._count()
+            self._count(oracles.loss)
         return oracles.loss

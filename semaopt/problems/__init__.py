@@ -4,6 +4,8 @@ import warnings
 from typing import Any
 
 from semaopt.problems import simulate as simulate
+from semaopt.problems.benchmark import RegularizationSelection as RegularizationSelection
+from semaopt.problems.benchmark import SoftmaxCleaning as SoftmaxCleaning
 from semaopt.problems.bilevel import QuadraticBilevel as QuadraticBilevel
 from semaopt.problems.cleaning import HyperCleaning as HyperCleaning
 from semaopt.problems.compositional import QuadraticComposition as QuadraticComposition

@@ -94,8 +94,9 @@ def initial_gamma(group: dict[str, Any]) -> float | None:
 def set_gamma(group: dict[str, Any], gamma: float) -> None:
     """Set beta = 1 - gamma, with gamma clipped to (0, 1]; a tensor is changed in place."""
     first = initial_gamma(group)
-    gamma = min(max(gamma, _SMALLEST_GAMMA), 1.0)
     field = _field(group)
+    largest = 1 - _SMALLEST_GAMMA if field == "momentum" else 1.0  # SGD ignores its buffer if momentum=0
+    gamma = min(max(gamma, _SMALLEST_GAMMA), largest)
     if field == "betas":
         beta = group["betas"][0]
         if isinstance(beta, Tensor):

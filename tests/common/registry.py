@@ -197,5 +197,8 @@ METHODS = [
     two_levels(semaopt.baselines.TTSA, lacks=(*PLAIN, "weight_decay")),
     two_levels(semaopt.baselines.StocBiO, lacks=(*PLAIN, "weight_decay"), lower_steps=2),
     two_levels(semaopt.baselines.SOBA, lacks=(*PLAIN, "weight_decay")),
+    two_levels(semaopt.baselines.AmIGO, lacks=(*PLAIN, "weight_decay"), lower_steps=2, system_steps=3),
+    two_levels(semaopt.baselines.F2SA, lacks=(*PLAIN, "weight_decay"), penalty=5.0, penalty_growth=0.1),
+    two_levels(semaopt.baselines.BOME, lacks=(*PLAIN, "weight_decay"), lower_steps=3),
     Method("SCMA", scma, compose, lacks=dict.fromkeys(CLOSURES, "takes two closures, has its own tests")),
 ]

@@ -143,3 +143,22 @@ def test_a_scaling_that_cannot_be_read():
 @pytest.mark.parametrize("gradient", [0.0, None])
 def test_nothing_is_said_about_what_is_not_known(gradient):
     assert advise(measured(sigma2=1.0, gradient=gradient, tracking=1.0, c_l=None, c_u=None)) == []
+
+
+@pytest.mark.parametrize(
+    ("scale", "batch", "text"),
+    [
+        (1000.0, 32, "Noise scale 1e+03 against batch size 32: noise dominates, larger batches save steps almost in"),
+        (40.0, 32, "Noise scale 40 against batch size 32: the batch size is close to the critical one."),
+        (2.0, 32, "Noise scale 2 against batch size 32: noise is small, smaller batches would need few"),
+        (0.0, 1, "Noise scale 0 against batch size 1: noise is small"),
+        (math.inf, 1, "Noise scale inf against batch size 1: noise dominates"),
+    ],
+)
+def test_the_noise_scale_in_words(scale, batch, text):
+    assert describe_noise(scale, batch).startswith(text)
+
+
+def test_an_unknown_noise_scale_has_no_words():
+    assert describe_noise(None, 1) is None
+    assert describe_noise(math.nan, 1) is None

@@ -383,3 +383,156 @@ def test_wrong_use():
     x.requires_grad_(False)
     with pytest.raises(TypeError, match=r"optimizer=PDSM: the duality gap .* needs primal parameters"):
         Monitor(minmax, full_gradient=f, gap_steps=2)
+
+
+def test_the_scaling_of_adam_plus_leaves_out_what_did_not_step():
+    """s of Adam+ is 1/sqrt(|v|) over the parameters of the step; y has an average, but no gradient in step 1."""
+    x, y = (torch.nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(2))
+    optimizer = semaopt.ASA([x, y], lr=0.1, beta=0.0, scaling=scalings.AdamPlus(g0=1e-30))
+    with Monitor(optimizer, every=1) as m:
+        for step in range(2):
+            x.grad, y.grad = torch.full_like(x, 3.0), torch.full_like(y, 4.0) if step == 0 else None
+            before = x.item()
+            optimizer.step()
+            assert m.history[-1].c_u == pytest.approx((before - x.item()) / (0.1 * 3.0))
+    assert [record.c_u for record in m.history] == pytest.approx([5**-0.5, 3**-0.5])
+
+
+def test_another_default_device():
+    with torch.device("meta"):
+        x = torch.nn.Parameter(torch.ones(2, device="cpu"))
+        optimizer = semaopt.ASA([x], lr=0.1, scaling="shb")
+        with Monitor(optimizer, full_gradient=lambda: x.square().sum() / 2, every=1) as m:
+            for _ in range(5):
+                x.grad = x.detach().clone()
+                optimizer.step()
+    assert m.scaling_bounds == (1.0, 1.0)
+    assert m.sampled()[0].device.type == "cpu"
+
+
+TORCHS = {
+    "Adam": lambda x: torch.optim.Adam([x], lr=0.01, betas=(0.8, 0.9), eps=0.1),
+    "AMSGrad": lambda x: torch.optim.Adam([x], lr=0.01, betas=(0.8, 0.9), eps=0.1, amsgrad=True),
+    "AdamW": lambda x: torch.optim.AdamW([x], lr=0.01, betas=(0.8, 0.9), eps=0.1, weight_decay=0.0),
+    "SGD": lambda x: torch.optim.SGD([x], lr=0.01, momentum=0.8, dampening=0.8),
+    "heavy ball": lambda x: torch.optim.SGD([x], lr=0.01, momentum=0.8),
+}
+
+
+@pytest.mark.parametrize("name", TORCHS)
+def test_torchs_optimizers(name):
+    """v from a loop of our own, and s from the step itself: x_t - x_{t+1} = lr s v."""
+    x = torch.nn.Parameter(torch.tensor([3.0, -1.0], dtype=torch.float64))
+    optimizer = TORCHS[name](x)
+    v, weight = torch.zeros(2, dtype=torch.float64), 0.0
+    with Monitor(optimizer, full_gradient=lambda: quadratic(x), every=1) as m:
+        for k in range(6):
+            before = x.detach().clone()
+            gradient = CURVATURE * before
+            advance(x, optimizer, 0.5 * (-1) ** k)
+            gamma = 1.0 if name == "SGD" and k == 0 else 0.2
+            if name == "heavy ball":
+                v = 0.8 * v + 0.2 * (gradient + 0.5 * (-1) ** k)
+                estimate = v
+            else:
+                v, weight = (1 - gamma) * v + gamma * (gradient + 0.5 * (-1) ** k), (1 - gamma) * weight + gamma
+                estimate = v / weight
+            s = (before - x.detach()) / (0.01 * estimate)
+            record = m.history[-1]
+            assert record.gradient_norm == pytest.approx(float(gradient.norm()))
+            assert record.tracking_error == pytest.approx(float((estimate - gradient).square().sum()))
+            assert record.noise == pytest.approx(0.5)
+            assert (record.c_l, record.c_u) == pytest.approx((float(s.min()), float(s.max())))
+    assert all(isinstance(text, str) for text in m.warnings)
+
+
+@pytest.mark.parametrize("name", TORCHS)
+def test_innovations_of_torchs_optimizers(name):
+    x = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = TORCHS[name](x)
+    v = None
+    expected = []
+    with Monitor(optimizer, every=1) as m:
+        for k, sample in enumerate((1.0, 3.0, -2.0, 5.0)):
+            expected.append(None if v is None else pytest.approx((sample - v) ** 2))
+            x.grad = torch.full_like(x, sample)
+            optimizer.step()
+            state = optimizer.state[x]
+            if "exp_avg" in state:
+                v = state["exp_avg"].item() / (1 - 0.8 ** (k + 1))
+            else:
+                v = state["momentum_buffer"].item() * (1.0 if name == "SGD" else 0.2)
+    assert [record.noise for record in m.history] == expected
+
+
+def test_an_optimizer_of_torch_whose_scaling_is_unknown():
+    x = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adamax([x])
+    with Monitor(optimizer, every=1) as m:
+        x.grad = torch.ones(2)
+        optimizer.step()
+    assert m.scaling_bounds is None
+    assert m.warnings[0].startswith("The bounds of s are not known for Adamax")
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("make", [lambda x: semaopt.ASA([x], lr=0.0, beta=0.9, scaling="shb", bias_correction=True), TORCHS["Adam"]])  # fmt: skip # noqa: E501
+def test_the_simple_noise_scale(make, exact):
+    """Gradients 2 + noise of variance 9 per coordinate, 10 coordinates, 4 examples: tr(Sigma)/|G|^2 = 4 * 90/40."""
+    x = torch.nn.Parameter(torch.zeros(10, dtype=torch.float64))
+    optimizer = make(x)
+    optimizer.param_groups[0]["lr"] = 0.0
+    full = (lambda: [torch.full((10,), 2.0, dtype=torch.float64)]) if exact else None
+    generator = torch.Generator().manual_seed(0)
+    with Monitor(optimizer, full, every=1, batch_size=4) as m:
+        for _ in range(4000):
+            x.grad = 2 + 3 * torch.randn(10, generator=generator, dtype=torch.float64)
+            optimizer.step()
+    assert m.noise_scale == pytest.approx(9.0, rel=0.05)
+    assert sum(r.variance for r in m.history if r.variance is not None) / len(m.history) == pytest.approx(90, rel=0.05)
+    assert any(line.startswith("Noise scale ") and "batch size 4" in line for line in m.verdicts)
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_signal_and_variance_are_unbiased_from_the_second_step_on(corrected):
+    """The mean over many runs of the estimates in step 3, where v averages few samples."""
+    signals, variances = [], []
+    for seed in range(60):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.nn.Parameter(torch.zeros(200, dtype=torch.float64))
+        optimizer = semaopt.ASA([x], lr=0.0, beta=0.5, scaling="shb", bias_correction=corrected, implementation="loop")
+        with Monitor(optimizer, every=1) as m:
+            for _ in range(3):
+                x.grad = 1 + torch.randn(200, generator=generator, dtype=torch.float64)
+                optimizer.step()
+        signals.append(m.history[2].signal)
+        variances.append(m.history[2].variance)
+    assert sum(signals) / 60 == pytest.approx(200, rel=0.05)
+    assert sum(variances) / 60 == pytest.approx(200, rel=0.05)
+
+
+def test_no_signal_is_an_infinite_noise_scale():
+    x = torch.nn.Parameter(torch.zeros(2))
+    optimizer = semaopt.ASA([x], lr=0.0, scaling="shb")
+    with Monitor(optimizer, full_gradient=lambda: [torch.zeros(2)], every=1) as m:
+        x.grad = torch.ones(2)
+        optimizer.step()
+    assert m.noise_scale == math.inf
+    assert Monitor(optimizer).noise_scale is None
+
+
+def test_verdicts_are_one_line_each():
+    x, optimizer = start()
+    with Monitor(optimizer, full_gradient=lambda: quadratic(x), every=1) as m:
+        advance(x, optimizer, steps=5)
+    starts = [line.split(":")[0] for line in m.verdicts]
+    assert starts == ["Stationarity", "Tracking", "Noise scale 0 against batch size 1", "Scaling"]
+    assert m.verdicts[0].startswith("Stationarity: |grad F| falls, from 5 to ")
+
+
+def test_tensorboard_writes_the_noise(tmp_path):
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    x, optimizer = start()
+    with tensorboard.SummaryWriter(tmp_path) as writer, Monitor(optimizer, lambda: quadratic(x), 1, writer):
+        advance(x, optimizer, steps=2)
+    assert list(tmp_path.iterdir())

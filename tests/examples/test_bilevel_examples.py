@@ -1,4 +1,4 @@
-"""The examples run, and say what their first lines promise."""
+"""The bilevel and ranking examples run and show what their docstrings say."""
 
 import runpy
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_hyper_regularization(tmp_path, capsys):
     assert (tmp_path / "weights.png").stat().st_size > 10_000
 
 
-def test_hyper_regularization_says_where_the_data_belongs(monkeypatch, tmp_path):
+def test_hyper_regularization_names_the_missing_data_file(monkeypatch, tmp_path):
     monkeypatch.setenv("SEMAOPT_DATA", str(tmp_path))
     with pytest.raises(SystemExit, match=r"libsvm/ijcnn1 does not exist; put the LIBSVM file ijcnn1 there"):
         run("hyper_regularization.py", "--data", "ijcnn1")

@@ -1,4 +1,4 @@
-"""A spec that takes a second, and someone who watches it."""
+"""A spec that runs in a second, and a recorder of its progress."""
 
 from pathlib import Path
 
@@ -55,8 +55,8 @@ RAW = {
         },
     ],
 }
-EACH = 9  # six points a method, and three more: the largest lr is best, so the grid grows
-RUNS = 3 * EACH * 2 + 3 * 3  # two tuning seeds, three final ones
+EACH = 9  # six points per method and three more: the largest lr is best, so the grid grows
+RUNS = 3 * EACH * 2 + 3 * 3  # two tuning seeds, three final seeds
 
 
 def a_spec(**changes):
@@ -91,7 +91,7 @@ AUC = {
 
 
 class Watcher:
-    """Remembers what it was told; after ``stop_after`` units it is interrupted, as by Ctrl-C."""
+    """Records progress and messages; after ``stop_after`` units it raises KeyboardInterrupt, as Ctrl-C does."""
 
     def __init__(self, stop_after=None):
         self.planned = self.finished = self.units = 0

@@ -1,4 +1,4 @@
-"""Command lines: words that the commands know, in places where they may not belong, with values of all kinds.
+"""Random command lines: known words in any order, with values of all kinds.
 
 The work itself is not done: where it would begin, the command line has been accepted.
 """
@@ -71,18 +71,18 @@ def _work(*_: object, **__: object) -> None:
     raise Reached
 
 
-#: Where work begins, and what would go to the net.
+#: Functions that start work or access the network.
 WORK = (
     "semaopt.experiments.sweep.runner.Workspace.open_store",
     "semaopt.checks.run",
     "semaopt.experiments.bench.step.measure",
-    "semaopt.experiments.data.sets.DataSet.fetch",
+    "semaopt.experiments.data.catalogue.DataSet.fetch",
 )
 
 
 @functools.cache
 def _known() -> dict[tuple[str, ...], list[str]]:
-    """Each command, as its words, with the options it has."""
+    """Return each command as a tuple of words, with its options."""
 
     def walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], list[str]]]:
         yield words, [name for param in command.params for name in param.opts if name.startswith("-")]
@@ -97,7 +97,7 @@ def _known() -> dict[tuple[str, ...], list[str]]:
 def _line(rng: Random) -> list[str]:
     words, options = rng.choice(list(_known().items()))
     line = [*words]
-    if rng.random() < 0.8:  # for most of the commands that take a spec a good one, so that their options are read
+    if rng.random() < 0.8:  # usually a valid spec, so that the options are read
         good = words[-1:] in (("run",), ("tune",)) and rng.random() < 0.7
         line.append("mine.toml" if good else rng.choice((*schema.shipped()[:6], *VALUES)))
     for _ in range(rng.choice((0, 1, 1, 2, 3, 6))):
@@ -117,7 +117,7 @@ def _specs() -> tuple[bytes, bytes]:
 
 @contextmanager
 def _ready(folder: Path) -> Iterator[None]:
-    """A working folder with a spec, a bad one, a file and a link that leads out of it; no work, no net."""
+    """Prepare a folder with a valid spec, an invalid one, a file and a link out of it; disable work and network."""
     for name, data in (("mine.toml", _specs()[0]), ("bad.toml", _specs()[1]), ("file", b"mine")):
         (folder / name).write_bytes(data)
     if not (folder / "link").is_symlink():
@@ -137,7 +137,7 @@ _GIVEN = {"mine.toml", "bad.toml", "file", "link"}
 
 
 def _tell(line: list[str], folder: Path) -> bool:
-    """Status 0 or 2, text and no traceback; a refused line leaves nothing behind."""
+    """Require status 0 or 2, a message and no traceback; a refused command line must write nothing."""
     reached = False
     with _ready(folder):
         try:

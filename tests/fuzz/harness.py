@@ -1,4 +1,4 @@
-"""Runs inputs through a target; each input is made from the seed, the target's name and its own number alone."""
+"""Feed inputs to a target; an input depends only on the seed, the name of the target and its number."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from random import Random
 
 from tests.fuzz.targets import FIRED, Target
 
-SECONDS = 30  # of the processor; an input that takes longer hangs
+SECONDS = 30  # CPU time; an input that takes longer counts as a hang
 
 
 class Hangs(BaseException):
-    """Taken too long: no ``except`` of the library may catch it."""
+    """An input took too long; derived from BaseException so that the library cannot catch it."""
 
 
 @dataclass
 class Found:
-    """What became of the inputs of a target."""
+    """Counts and findings of a target."""
 
     target: str
     inputs: int = 0
     accepted: int = 0
     seconds: float = 0.0
     kinds: Counter[str] = field(default_factory=Counter)
-    """Findings by what they have in common."""
+    """Number of findings by kind."""
     examples: dict[str, str] = field(default_factory=dict)
 
 
@@ -50,7 +50,7 @@ def _limited() -> Iterator[None]:
 
 
 def fuzz(target: Target, numbers: range, seed: int) -> Found:
-    """Run these inputs; all findings are collected."""
+    """Run these inputs and collect all findings."""
     found = Found(target.name)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -59,8 +59,8 @@ def fuzz(target: Target, numbers: range, seed: int) -> Found:
             found.inputs += 1
             try:
                 with _limited():
-                    found.accepted += target.check(given, Path(folder))
-            except BaseException as error:  # whatever it is, it is what is looked for
+                    found.accepted += target.verify(given, Path(folder))
+            except BaseException as error:  # any exception is a finding
                 if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
                     raise
                 _note(found, number, given, error)

@@ -1,4 +1,4 @@
-"""Mutations of bytes, of text and of plain values: seeded, so that an input can be made again from its number."""
+"""Seeded mutations of bytes, lines and plain values; an input can be recreated from its number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-#: What parsers trip over: ends of ranges, separators, what other formats begin with, half of a character.
+#: Bytes that parsers often mishandle: ends of ranges, separators, magic numbers, incomplete characters.
 BYTES = (
     *(
         b"",
@@ -39,7 +39,7 @@ BYTES = (
         b"\x80\x02",
     ),
 )
-#: What may stand where a value is expected.
+#: Values to put in place of others.
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 3, 2**31, 2**63, -(2**63), 2**64, 10**400, 0.0, -0.0, 0.5, 1.5, -1e-300, 1e308),
     *(
@@ -64,14 +64,14 @@ VALUES: tuple[Any, ...] = (
 
 
 def of_bytes(rng: Random, data: bytes, words: Sequence[bytes] = BYTES) -> bytes:
-    """One to eight small changes."""
+    """Apply one to eight small changes."""
     for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 5, 8))):
         data = rng.choice(_CHANGES)(rng, data, words)
     return data
 
 
 def _place(rng: Random, data: bytes) -> int:
-    """Anywhere, more often near one of the ends: formats have heads and tables of contents."""
+    """Return a position, more often near an end, where formats have headers and indexes."""
     edge = min(len(data), 64)
     near = (rng.randrange(edge + 1), len(data) - rng.randrange(edge + 1))
     return rng.choice((*near, rng.randrange(len(data) + 1), rng.randrange(len(data) + 1)))
@@ -118,7 +118,7 @@ _CHANGES: tuple[Callable[[Random, bytes, Sequence[bytes]], bytes], ...] = (
 
 
 def of_lines(rng: Random, data: bytes, words: Sequence[bytes] = BYTES) -> bytes:
-    """Whole lines moved, doubled or left out; at times bytes as well."""
+    """Move, duplicate or delete lines; sometimes change bytes as well."""
     lines = data.split(b"\n")
     for _ in range(rng.choice((1, 1, 2, 3))):
         i, j = rng.randrange(len(lines) + 1), rng.randrange(len(lines) + 1)
@@ -133,13 +133,13 @@ def of_lines(rng: Random, data: bytes, words: Sequence[bytes] = BYTES) -> bytes:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The paths of all that is inside a value of lists and tables."""
+    """Return the paths of all items inside nested lists and tables."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [place for key, item in items for place in ((*path, key), *places(item, (*path, key)))]
 
 
 def of_values(rng: Random, value: dict[str, Any]) -> dict[str, Any]:
-    """One to four changes of structure: values replaced, moved or left out, keys misspelt."""
+    """Apply one to four structural changes: replace, move or delete values, misspell keys."""
     value = copy.deepcopy(value)
     for _ in range(rng.choice((1, 1, 1, 2, 3, 4))):
         known = places(value)
@@ -170,16 +170,16 @@ def _found(value: Any, path: tuple[Any, ...]) -> Any:
 
 
 def toml(value: Any) -> str:
-    """A value as TOML writes it in a line; what TOML has no word for becomes one that is none."""
+    """Format a value as inline TOML; a value that TOML cannot represent becomes invalid TOML."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(key)} = {toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(toml, value)) + "]"
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
-    return json.dumps(value)  # null is no TOML
+    return json.dumps(value)  # null is not TOML
 
 
 def document(value: dict[str, Any]) -> bytes:
-    """A table as a TOML file."""
+    """Format a table as a TOML file."""
     return "\n".join(f"{json.dumps(key)} = {toml(item)}" for key, item in value.items()).encode("utf-8", "replace")

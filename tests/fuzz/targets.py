@@ -1,4 +1,4 @@
-"""What is fuzzed: for each kind of input a maker of inputs and the rule that must hold for every one of them.
+"""Fuzzing targets: for each kind of input a generator and the rule that every input must satisfy.
 
 The rule is always the same: an input is taken for what it is, or refused by the library's own error with a message; no
 other exception, nothing executed, nothing left half written.
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from semaopt.experiments.data import cifar, featurize, libsvm, mnist, molecules, sets
+from semaopt.experiments.data import catalogue, cifar, featurize, libsvm, mnist, molecules
 from semaopt.experiments.data.errors import DataError
 from semaopt.experiments.files import OutputError, canonical
 from semaopt.experiments.spec import schema
@@ -32,35 +32,35 @@ from tests.experiments.data.official import MOLECULES, pickled
 from tests.fuzz import mutate
 
 KEY = "c" * 64
-#: What a hostile file would have called; a finding if it is ever there.
+#: Arguments of calls made by hostile files; must stay empty.
 FIRED: list[object] = []
 
 
 def fire(*given: object) -> object:
-    """A harmless stand-in for what a hostile pickle calls."""
+    """Record a call; stands in for what a hostile pickle would call."""
     FIRED.append(given)
     return given
 
 
 @dataclass(frozen=True)
 class Target:
-    """``make(rng)`` gives an input, ``run(input, folder)`` whether it was accepted; any exception is a finding."""
+    """``make(rng)`` returns an input, ``run(input, folder)`` whether it was accepted; an exception is a finding."""
 
     name: str
     make: Callable[[Random], Any]
     run: Callable[[Any, Path], bool]
     share: int
-    """Of a hundred inputs; the costly ones have fewer."""
+    """Percentage of the inputs to run; lower for slow targets."""
 
-    def check(self, given: Any, folder: Path) -> bool:
-        """Run it, and look whether anything was executed."""
+    def verify(self, given: Any, folder: Path) -> bool:
+        """Run an input and verify that nothing was executed."""
         accepted = self.run(given, folder)
         assert not FIRED, "the file had a function called"
         return accepted
 
 
 def refused(read: Callable[[], object], kinds: tuple[type[Exception], ...]) -> bool:
-    """Whether it raises one of these, and says why."""
+    """Return whether ``read`` raises one of these errors, with a message."""
     said = None
     try:
         read()
@@ -91,7 +91,7 @@ def _tables() -> tuple[dict[str, Any], ...]:
 
 @functools.cache
 def _words() -> tuple[bytes, ...]:
-    """Keys and values of the shipped specs, so that they also come where they do not belong."""
+    """Return keys and values of the shipped specs, to insert them in wrong places."""
     return (*mutate.BYTES, *{word for text in _specs() for word in text.split() if len(word) < 30})
 
 
@@ -134,7 +134,7 @@ def _batch(rng: Random) -> bytes:
     if rng.random() < 0.5:
         data = mutate.of_bytes(rng, data, _CALLS)
     head, tail = data[: rng.choice((150, 300, len(data)))], data[-150:]
-    if rng.random() < 0.5:  # the pixels are of no interest to a parser
+    if rng.random() < 0.5:  # pixels do not matter to the parser
         data = mutate.of_bytes(rng, head, _CALLS) + data[len(head) : -150] + mutate.of_bytes(rng, tail, _CALLS)
     return data
 
@@ -202,7 +202,7 @@ def _smiles(rng: Random) -> list[str]:
 
 
 def _read_smiles(texts: list[str], folder: Path) -> bool:
-    """All arrays fit each other, whatever parsed."""
+    """Require that the shapes of all arrays agree, whichever molecules parsed."""
     flat = featurize.featurize(texts)
     if len(flat.parsed) == 0:
         return False
@@ -224,7 +224,7 @@ def _cache(rng: Random) -> bytes:
 
 
 def _read_cache(data: bytes, folder: Path) -> bool:
-    """Either the arrays as they were kept, or none."""
+    """Require the stored arrays unchanged, or none."""
     found = molecules._kept(written(folder, "cache.npz", data), len(MOLECULES))
     if found is None:
         return False
@@ -232,7 +232,7 @@ def _read_cache(data: bytes, folder: Path) -> bool:
     return True
 
 
-_OFFICIAL = [(one, file) for one in sets.SETS.values() for file in one.files]
+_OFFICIAL = [(one, file) for one in catalogue.SETS.values() for file in one.files]
 
 
 def _published(rng: Random) -> tuple[int, bytes]:
@@ -241,14 +241,14 @@ def _published(rng: Random) -> tuple[int, bytes]:
 
 
 def _read_published(given: tuple[int, bytes], folder: Path) -> bool:
-    """Whatever lies in the place of an official file is refused by its checksum or its rows before it is read."""
+    """Require that a file in place of an official one is refused by its checksum or its rows."""
     one, file = _OFFICIAL[given[0]]
     path = written(folder, "official", given[1])
-    assert refused(lambda: sets.check(file, path), (DataError,)), f"{one.name}: taken for the official file"
+    assert refused(lambda: catalogue.verify(file, path), (DataError,)), f"{one.name}: taken for the official file"
     return False
 
 
-# What lies in an output folder
+# Output folders
 
 
 @functools.cache
@@ -267,7 +267,7 @@ def _packed() -> tuple[bytes, bytes]:
 
 
 def _checkpoint(rng: Random) -> tuple[bytes, bool]:
-    """A damaged file, or, the second half true, one whose checksum was made to fit."""
+    """Return a damaged file and whether its checksum was corrected."""
     data = _packed()[0]
     if rng.random() < 0.5:
         return mutate.of_bytes(rng, data), False
@@ -282,7 +282,7 @@ def _plain(value: dict[str, Any]) -> bytes:
 
 
 def _read_checkpoint(given: tuple[bytes, bool], folder: Path) -> bool:
-    """The newest if it is whole, else the one before it, and that is said."""
+    """Require the newest state if it is intact, otherwise the one before it and a note."""
     data, forged = given
     if forged:
         import hashlib
@@ -326,13 +326,13 @@ def _sqlite(rng: Random) -> bytes:
     data = _database()
     if rng.random() < 0.3:
         return mutate.of_bytes(rng, data)
-    page = 4096 * rng.randrange(len(data) // 4096)  # heads of pages hold the structure
+    page = 4096 * rng.randrange(len(data) // 4096)  # page headers hold the structure
     at = page + rng.choice((rng.randrange(100), rng.randrange(4096)))
     return data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
 
 
 def _read_sqlite(data: bytes, folder: Path) -> bool:
-    """A result that is got is the one that was put; what is damaged is done again or an error."""
+    """Require the stored result, or None for a damaged row, or an error."""
     for old in folder.glob("runs.sqlite*"):
         old.unlink()
     path = written(folder, "runs.sqlite", data)
@@ -350,7 +350,7 @@ def _read_sqlite(data: bytes, folder: Path) -> bool:
 
 
 def fresh(folder: Path) -> None:
-    """Leave an empty folder."""
+    """Empty the folder."""
     for path in sorted(folder.rglob("*"), reverse=True):
         with suppress(OSError):
             path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()

@@ -1,4 +1,4 @@
-"""A seeded part of the fuzzing; benchmarks/fuzz.py does it at length."""
+"""A short seeded fuzzing run; benchmarks/fuzz.py runs longer."""
 
 import pytest
 
@@ -7,17 +7,17 @@ from tests.fuzz.harness import fuzz
 from tests.fuzz.targets import FIRED, TARGETS, Target, fire, refused
 
 SEED = 1
-#: So many inputs that each target takes a second or two.
+#: Inputs per target, for a second or two each.
 INPUTS = {"spec bytes": 60, "spec values": 60, "command lines": 60, "libsvm text": 200, "smiles": 150, "stores": 200}
 
 
 @pytest.mark.parametrize("target", [*TARGETS, COMMANDS], ids=lambda target: target.name)
-def test_always_a_clear_error(target):
+def test_every_input_is_accepted_or_refused_with_a_message(target):
     found = fuzz(target, range(INPUTS.get(target.name, 400)), SEED)
     assert dict(found.kinds) == {}, found.examples
 
 
-def test_inputs_are_made_from_their_number():
+def test_inputs_are_reproducible():
     from random import Random
 
     for target in [*TARGETS, COMMANDS]:
@@ -33,7 +33,7 @@ def test_inputs_are_made_from_their_number():
         (lambda given, folder: refused(lambda: int("x" * 20), (KeyError,)), "ValueError at the harness"),
     ],
 )
-def test_the_harness_sees_what_it_looks_for(run, kind):
+def test_the_harness_detects_findings(run, kind):
     found = fuzz(Target("bad", lambda rng: rng.random(), run, 1), range(3), 0)
     assert (found.inputs, dict(found.kinds)) == (3, {kind: 3})
     assert FIRED == []

@@ -239,6 +239,7 @@ def test_tracked_system_takes_its_own_step_size_over_that_of_the_group():
 def test_tracked_system_shortens_a_step_that_would_diverge():
     problem, x, y = quadratic()
     memory = memory_for(100.0)  # 2/C is 1
+    memory.projected = True
     exact = problem.hypergradient(x, y)
     f_y, lengths = torch.linalg.vector_norm(y.detach() - problem.c).item(), []
     for _ in range(300):
@@ -282,7 +283,7 @@ def test_tracked_system_is_right_when_one_of_two_groups_is_expansive():
     x, y, *_ = curved(1.0, 10.0)
     ys = [torch.nn.Parameter(part.clone()) for part in y.detach()]
     lower = [{"params": ys[:1], "lr": 0.1}, {"params": ys[1:], "lr": 5.0}]
-    optimizer = semaopt.SMB([x], lower, lr=0.0)
+    optimizer = semaopt.SMB([x], lower, lr=0.0, project=semaopt.projections.Box(-1.0, 1.0))
     h = torch.tensor([1.0, 10.0], dtype=torch.float64)
     for _ in range(400):
         optimizer.step(lambda: sum(ys), lambda: (h * (torch.stack(ys) - x).square()).sum() / 2)
@@ -456,3 +457,88 @@ def test_resolve_names_the_choices():
 @pytest.mark.parametrize("inverse", [Neumann(3, 2.0, 1), NeumannSeries(4), TrackedSystem(0.5), CG(3), Exact(10)])
 def test_description_restores_the_inverse(inverse):
     assert inverses.restore(inverses.describe(inverse), TrackedSystem()) == inverse
+
+
+@pytest.mark.parametrize("inverse", [Exact(), CG(5), NeumannSeries(5), TrackedSystem()], ids=lambda i: type(i).__name__)
+def test_an_empty_lower_tensor_changes_nothing(inverse):
+    results = []
+    for shape in (None, (0,), (0, 4)):
+        x, y = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(3))
+        extra = [] if shape is None else [torch.nn.Parameter(torch.zeros(shape))]
+
+        def outer(y=y, extra=extra):
+            return y.square().sum() + sum(e.sum() for e in extra)
+
+        def inner(x=x, y=y, extra=extra):
+            return (y[:2] - x).square().sum() + y.square().sum() + sum(e.square().sum() for e in extra)
+
+        results.append(compare(outer, inner, [x], [y, *extra], inverse))
+    for found in results[1:]:
+        torch.testing.assert_close(found.exact, results[0].exact)
+        torch.testing.assert_close(found.estimate, results[0].estimate)
+
+
+def test_only_empty_lower_tensors_are_an_error():
+    x, y = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.zeros(0, 4))
+    with pytest.raises(ValueError, match=r"all lower tensors are empty\. Pass tensors with elements as lower="):
+        compare(lambda: y.sum(), lambda: y.sum() * x.sum() + y.square().sum(), [x], [y], Exact())
+
+
+@pytest.mark.parametrize("inverse", [TrackedSystem(), NeumannSeries(3)], ids=["tracked", "series"])
+def test_too_large_a_lower_lr_is_a_warning_with_the_curvature(inverse):
+    x, y, outer, inner = curved(10.0)
+    text = r"lower_lr=0\.5 is too large: inner\(\) has curvature 10, .* 2/curvature = 0\.2 diverge\. Use lower_lr=0\.1"
+    with pytest.warns(RuntimeWarning, match=text):
+        semaopt.SMB([x], [y], lower_lr=0.5, inverse=inverse).step(outer, inner)
+    box = semaopt.projections.Box(-1.0, 1.0)
+    semaopt.SMB([x], [y], lower_lr=0.5, inverse=inverse, project=box).step(outer, inner)  # y cannot diverge
+    semaopt.SMB([x], [y], lower_lr=0.19, inverse=inverse).step(outer, inner)
+
+
+@pytest.mark.parametrize("kind", [semaopt.SMB, semaopt.SBMA, semaopt.baselines.SOBA, semaopt.baselines.TTSA])
+def test_an_exploding_lower_variable_is_an_error_before_x_moves(kind):
+    x, y = torch.nn.Parameter(torch.tensor([1.0])), torch.nn.Parameter(torch.tensor([0.0]))
+    options = {"system_lr": 0.5} if kind is semaopt.baselines.SOBA else {"inverse": Neumann(1, bound=1.0)}
+    optimizer, states = kind([x], [y], lr=0.0, lower_lr=30.0, **options), []
+
+    def run():
+        for _ in range(40):
+            states.append([x.item(), y.item(), optimizer.algorithm_state["t"]])
+            optimizer.step(lambda: y.square().sum() / 2 + x.sum(), lambda: (y - x).square().sum() / 2)
+
+    with pytest.raises(RuntimeError, match=r"the lower variable diverges; nothing was changed\. Use a smaller lower"):
+        run()
+    assert [x.item(), y.item(), optimizer.algorithm_state["t"]] == states[-1]
+    assert torch.isfinite(y).all()
+
+
+def test_sbma_reports_a_lower_problem_that_is_not_convex():
+    x, y, outer, inner = curved(2.0, -1.0)
+    optimizer, places = semaopt.SBMA([x], [y], inverse=Neumann(10, bound=3.0)), []
+
+    def run():
+        for _ in range(10):
+            places.append(x.detach().clone())
+            optimizer.step(outer, inner)
+
+    with pytest.raises(RuntimeError, match=r"inner\(\) has curvature -1, so it is not convex .*\(lower_weight_decay\)"):
+        run()
+    assert torch.equal(x, places[-1])
+
+
+def test_sbma_computes_with_its_matrices_in_full_precision_under_autocast():
+    def run(autocast):
+        problem, x, y = quadratic(dtype=torch.float32)
+        optimizer = semaopt.SBMA([x], [y], lr=0.1, lam=problem.lam, c_gxy=0.5, inverse=Neumann(4, bound=2.0))
+        outer, inner = problem.outer(x, y), problem.inner(x, y)
+
+        def exactly(closure):
+            with torch.autocast("cpu", enabled=False):
+                return closure()
+
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            for _ in range(5):
+                optimizer.step(lambda: exactly(outer), lambda: exactly(inner))
+        return x.detach()
+
+    torch.testing.assert_close(run(True), run(False), rtol=1e-5, atol=1e-6)

@@ -243,6 +243,29 @@ def test_the_gradient_is_taken_at_the_averages(name):
     assert (ours * direction).sum().item() * 0.3**case.depth == pytest.approx(slope.item(), rel=1e-5, abs=1e-9)
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith(("AP", "pAUC, KL"))])
+@pytest.mark.parametrize("missing", [False, True])
+def test_the_closed_form_equals_what_torch_differentiates(name, missing):
+    """Values, gradients and averages over several visits, also with missing labels."""
+    case = CASES[name]
+    labels = case.target.double()
+    if missing:
+        labels[[1, 2, 3]] = torch.nan
+    fast, slow = case.make(inner_beta=0.6).double(), case.make(inner_beta=0.6).double()
+    slow.closed_form = False
+    for seed, index in enumerate([torch.arange(N), *batches(6, 9)]):
+        results = []
+        for loss in (fast, slow):
+            x = case.inputs(seed).requires_grad_()
+            value = loss(x[index, None], labels[index], index)
+            results += [value.detach(), torch.autograd.grad(value, x)[0]]
+            assert (type(value.grad_fn).__name__ == "KnownGradientBackward") == (loss is fast)
+        torch.testing.assert_close(results[0], results[2], rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(results[1], results[3], rtol=1e-10, atol=1e-13)
+    for one, other in zip(state(fast).values(), state(slow).values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14, equal_nan=True)
+
+
 @every_loss
 def test_the_state_resumes_to_the_bit(name):
     case = CASES[name]

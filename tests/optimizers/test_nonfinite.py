@@ -147,7 +147,8 @@ def test_what_the_lower_level_gives_is_seen_too(method, when, bad):
 
     optimizer.step(lambda: problem.minimize(99) + sum(z.square().sum() for z in problem.others), inner)
     if optimizer.skipped_steps == 0:
-        assert when == 2, "this method called inner() once"
+        first_order = method.name in ("F2SA", "BOME") and bad == "curvature"  # no second derivatives
+        assert when == 2 or first_order, "this method called inner() once"
         return
     assert_unchanged(before, everything(optimizer, problem))
     run(method, optimizer, problem, range(3, 5))
@@ -180,7 +181,10 @@ def test_an_estimate_that_overflows_takes_the_averages_back(kind):
     optimizer = getattr(semaopt, kind)(upper=[x], lower=[y], inverse=inverse, on_nonfinite="skip", **rates)
 
     def step(f_x, f_y, g_xy):
-        return optimizer.step(lambda: (f_x * x + f_y * y).sum(), lambda: (y.square() / 2 - g_xy * x * y).sum())
+        def outer():  # large derivatives of a loss that does not explode
+            return (f_x * (x - x.detach()) + f_y * (y - y.detach())).sum()
+
+        return optimizer.step(outer, lambda: (y.square() / 2 - g_xy * x * y).sum())
 
     step(1.0, 2e18, 1e-20)
     before = copy.deepcopy(optimizer.state_dict()), [x.detach().clone(), y.detach().clone()]

@@ -194,7 +194,9 @@ def test_wrong_options():
     ):
         semaopt.SBMA([x], [y]).step(closures[0], lambda: (y - y.detach()).pow(3).sum() + 0 * x.sum())
     tiny = semaopt.SBMA([x], [y], inverse=Neumann(200, bound=1e-200))
-    with pytest.raises(RuntimeError, match=r"bound=1e-200: a product of \d+ factors .* overflows; pass a larger bound"):
+    with pytest.raises(
+        RuntimeError, match=r"bound=1e-200: a product of \d+ factors .* overflows\. Pass a larger bound"
+    ):
         tiny.step(*closures)
     assert math.isfinite(x.sum().item())
 

@@ -310,3 +310,12 @@ def test_a_gamma_that_no_group_has_is_an_error():
 def test_a_factor_that_is_no_number(make, name):
     with pytest.raises(ValueError, match=f"{name}='a' is invalid: it must "):
         make(semaopt.ASA([torch.nn.Parameter(torch.zeros(1))]), 2, **{name: "a"})
+
+
+def test_counts_may_be_integral_floats_and_numbers_of_numpy():
+    optimizer = make(lr=np.float32(0.125), beta=np.float32(0.5))
+    assert type(optimizer.param_groups[0]["lr"]) is float
+    schedule = Stagewise(optimizer, every=2.0, factor=np.float32(0.5))
+    assert (schedule.every, type(schedule.every), schedule.factor) == (2, int, 0.5)
+    assert_factors(walk(optimizer, schedule, 3), [1, 1, 0.5], lr=0.125, gamma=0.5)
+    assert Polynomial(make(), every=np.int64(3)).every == 3

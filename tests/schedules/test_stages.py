@@ -8,6 +8,7 @@ import torch
 
 import semaopt
 from semaopt import Stage, Stages
+from semaopt.diagnostics import Monitor
 
 PLAN = [Stage(0.5, 0.5, T=4), Stage(0.25, 0.25, T=9), Stage(0.125, 0.125, T=0)]
 
@@ -210,3 +211,48 @@ def test_numbers_of_other_libraries_become_plain_ones():
     stage = Stage(torch.tensor(0.5), torch.tensor(0.25), numpy.int64(3), torch.tensor(0.125))
     assert [type(value) for value in vars(stage).values()] == [float, float, int, float]
     assert stage == Stage(0.5, 0.25, 3, 0.125)
+
+
+def test_skipped_steps_do_not_advance_a_stage():
+    x = torch.nn.Parameter(torch.ones(1))
+    optimizer = semaopt.ASA([x], scaling="shb", on_nonfinite="skip")
+    stages = Stages(optimizer, PLAN)
+    for _ in range(3):
+        for value in (math.nan, 1.0):
+            x.grad = torch.full_like(x, value)
+            optimizer.step()
+    assert (stages.taken, stages.k, stages.iterates.t) == (3, 0, 3)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_other_hooks_measure_before_a_stage_replaces_x_and_v(seed):
+    """Attached before or after Stages, a monitor and Iterates see the same numbers."""
+    found = []
+    for late in (False, True):
+        x, optimizer = make()
+
+        def attach(x=x, optimizer=optimizer):
+            monitor = Monitor(optimizer, full_gradient=lambda: x.square().sum() / 2, every=1, seed=seed)
+            return semaopt.Iterates(optimizer, seed=seed), monitor.__enter__()
+
+        tools = None if late else attach()
+        stages = Stages(optimizer, PLAN, seed=seed)
+        iterates, monitor = attach() if tools is None else tools
+        noise = torch.Generator().manual_seed(seed)
+        while not stages.done:
+            step(x, optimizer, noise)
+        found.append((monitor.history, iterates.estimate()[0], iterates.sampled()[0], x.detach()))
+    (history, *tensors), (late_history, *late_tensors) = found
+    assert history == late_history
+    assert all(torch.equal(a, b) for a, b in zip(tensors, late_tensors, strict=True))
+
+
+def test_another_default_device():
+    with torch.device("meta"):
+        x = torch.nn.Parameter(torch.ones(2, device="cpu"))
+        optimizer = semaopt.ASA([x], scaling="shb")
+        stages = Stages(optimizer, PLAN)
+        x.grad = torch.ones(2, device="cpu")
+        while not stages.done:
+            optimizer.step()
+    assert x.isfinite().all()

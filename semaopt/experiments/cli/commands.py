@@ -114,6 +114,9 @@ def run(  # noqa: PLR0917  # typer turns arguments into options
     device: _DEVICE = "cpu",
     dtype: _DTYPE = "float32",
     checkpoint_seconds: _SECONDS = 10.0,
+    aa: Annotated[
+        bool, typer.Option("--aa", help="A/A check: tune each method against itself, and count wrong verdicts.")
+    ] = False,
 ) -> None:
     """Tune and run one experiment, then write its figure and its report.
 
@@ -137,8 +140,11 @@ def run(  # noqa: PLR0917  # typer turns arguments into options
         checkpoint_seconds=checkpoint_seconds,
         tensorboard=tensorboard,
         command=command_line(),
+        aa=aa,
     )
-    if distributed.leading():
+    if aa and distributed.leading():
+        typer.echo(table.to_markdown())
+    elif distributed.leading():
         conclude(bar, table.results, Path("results", table.results.findings[0].name) if out is None else out)
 
 
@@ -226,7 +232,7 @@ app.add_typer(data_command.app, name="data", short_help="List or download data s
     short_help="Time one optimizer step against torch and installed peers.",
 )
 def bench(
-    context: typer.Context, name: Annotated[str, typer.Argument(metavar="[NAME]", help="The benchmark: step.")] = "step"
+    context: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="The benchmark: step.")] = "step"
 ) -> None:
     """Time one optimizer step against torch and installed peers. See semaopt bench step --help."""
     from semaopt.experiments.bench import step

@@ -76,7 +76,7 @@ def running(bar: Bar, folder_option: str = "--out") -> Iterator[None]:
     from semaopt.experiments.sweep.runner import RunsError
 
     try:
-        with bar.progress:
+        with bar:
             yield
     except KeyboardInterrupt:
         bar.say(

@@ -22,8 +22,8 @@ Root = Annotated[
 @app.command("list", short_help="List all data sets and whether they are available.")
 def list_sets(root: Root = None) -> None:
     """List all data sets: whether each is available, where, how large it is and how to get it."""
+    from semaopt.experiments.data.catalogue import SETS
     from semaopt.experiments.data.files import root_folder
-    from semaopt.experiments.data.sets import SETS
 
     folder = root_folder(root)
     typer.echo(f"Data folder: {folder}")
@@ -67,18 +67,24 @@ def fetch(
         one = find(name)
     except DataError as error:
         raise typer.BadParameter(str(error), param_hint="NAME") from error
+    progress = Progress(*columns, console=console)
+    tasks = {d.url: progress.add_task(d.url.rpartition("/")[2], total=None, visible=False) for d in one.downloads}
+
+    def update(url: str, received: int, size: int) -> None:
+        progress.start()
+        progress.update(tasks[url], completed=received, total=size or None, visible=True)
+
     try:
-        with Progress(*columns, console=console) as bar:
-            tasks = {d.url: bar.add_task(d.url.rpartition("/")[2], total=None, visible=False) for d in one.downloads}
-            written = one.fetch(
-                folder, lambda url, have, of: bar.update(tasks[url], completed=have, total=of or None, visible=True)
-            )
+        written = one.fetch(folder, update)
     except DataError as error:
         console.print(str(error), markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
         console.print(f"Interrupted. Incomplete files were discarded. Try again with: semaopt data fetch {name}")
         raise typer.Exit(INTERRUPTED) from None
+    finally:
+        if progress.live.is_started:
+            progress.stop()
     for path in written:
         typer.echo(path)
     if not written:

@@ -23,8 +23,18 @@ class Bar:
         self.task = self.progress.add_task("epochs", total=0, visible=False)
         self.total = 0
 
+    def __enter__(self) -> None:
+        """Do nothing: the bar appears with the first planned epochs."""
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the bar, if it has appeared."""
+        if self.total:
+            self.progress.stop()
+
     def plan(self, epochs: int) -> None:
         """Add epochs to the total."""
+        if not self.total:
+            self.progress.start()
         self.total += epochs
         self.progress.update(self.task, total=self.total, visible=self.total > 0)
 

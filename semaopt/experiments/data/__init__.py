@@ -7,16 +7,20 @@
 >>> task.train.inputs(torch.arange(3)).shape
 torch.Size([3, 64])
 
-The files lie in a root folder: the argument ``root``, else the environment's ``SEMAOPT_DATA``, else the user's cache.
+Files are in a root folder: the argument ``root``, the environment variable ``SEMAOPT_DATA``, or the user's cache.
 """
 
-from semaopt.experiments.data.errors import DataError as DataError
-from semaopt.experiments.data.load import NAMES as NAMES
-from semaopt.experiments.data.load import describe as describe
-from semaopt.experiments.data.load import fetch as fetch
-from semaopt.experiments.data.load import load as load
-from semaopt.experiments.data.settings import Data as Data
-from semaopt.experiments.data.tables import Table as Table
-from semaopt.experiments.data.task import Part as Part
-from semaopt.experiments.data.task import Raw as Raw
-from semaopt.experiments.data.task import Task as Task
+from semaopt.experiments.extra import require
+
+require("semaopt.experiments.data", "numpy", "pydantic", "sklearn", "filelock")
+
+from semaopt.experiments.data.errors import DataError as DataError  # noqa: E402  # after the check of the extra
+from semaopt.experiments.data.load import NAMES as NAMES  # noqa: E402
+from semaopt.experiments.data.load import describe as describe  # noqa: E402
+from semaopt.experiments.data.load import fetch as fetch  # noqa: E402
+from semaopt.experiments.data.load import load as load  # noqa: E402
+from semaopt.experiments.data.settings import Data as Data  # noqa: E402
+from semaopt.experiments.data.tables import Table as Table  # noqa: E402
+from semaopt.experiments.data.task import Part as Part  # noqa: E402
+from semaopt.experiments.data.task import Raw as Raw  # noqa: E402
+from semaopt.experiments.data.task import Task as Task  # noqa: E402

@@ -1,7 +1,7 @@
-"""Downloads that leave either the right files or none.
+"""Downloads that leave either verified files or none.
 
-What comes from the net goes into a hidden folder first, is checked there, unpacked there and checked again; only then
-is each file moved to its place. A download that was cut off goes on where it was, if its checksum is known.
+A download goes to a hidden folder first, where it is verified, unpacked and verified again. Only then is each file
+moved to its place. An interrupted download is resumed if its checksum is known.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import IO, Any
 from filelock import FileLock
 
 from semaopt.experiments.data.errors import DataError
-from semaopt.experiments.data.files import CHUNK, Download, File, check, md5
+from semaopt.experiments.data.files import CHUNK, Download, File, md5, verify
 
 log = logging.getLogger(__name__)
 
@@ -31,28 +31,28 @@ OPENERS: dict[str, Any] = {"plain": open, "gz": gzip.open, "bz2": bz2.open}
 FOLDER = ".download"
 TIMEOUT = 30.0  # seconds without a byte
 
-#: Is told how many bytes of how many (0 if unknown) there are.
+#: Called with the address, the bytes received so far and the total (0 if unknown).
 Progress = Callable[[str, int, int], None]
 
 
 def fetch_all(downloads: Sequence[Download], root: Path, progress: Progress = lambda *_: None) -> list[Path]:
-    """Get what is missing or wrong; returns the files that were put in place. One process at a time does it."""
+    """Download missing and damaged files, one process at a time; return the new files."""
     folder = root / FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / "lock"):
-            missing = [d for d in downloads if not all(right(file, root) for file in d.files)]
+            missing = [d for d in downloads if not all(is_intact(file, root) for file in d.files)]
             return [path for download in missing for path in _fetch(download, root, folder, progress)]
     except OSError as error:
-        text = f"{root}: cannot be written to ({error.strerror or error}); choose another root or set SEMAOPT_DATA"
+        text = f"{root}: cannot be written to ({error.strerror or error}). Choose another root, or set SEMAOPT_DATA."
         raise DataError(text) from error
 
 
-def right(file: File, root: Path) -> bool:
-    """Whether a file is in its place and is what :func:`check` takes it for."""
+def is_intact(file: File, root: Path) -> bool:
+    """Whether a file is in its place and passes :func:`verify`."""
     path = root / file.path
     try:
-        return path.is_file() and bool(check(file, path))
+        return path.is_file() and bool(verify(file, path))
     except DataError:
         return False
 
@@ -69,15 +69,14 @@ def _fetch(download: Download, root: Path, folder: Path, progress: Progress) -> 
     try:
         found = md5(part)
         if download.md5 is not None and found != download.md5:
-            text = f"{download.url}: md5 of what was received {found} ({part.stat().st_size} bytes)"
-            raise DataError(
-                f"{text}, published {download.md5}; nothing was changed, try again or {_by_hand(download, root)}"
-            )
+            text = f"{download.url}: the download has md5 {found} ({part.stat().st_size} bytes)"
+            text += f", but the published one is {download.md5}. Nothing was changed"
+            raise DataError(f"{text}. Try again, or {_by_hand(download, root)}")
         with tempfile.TemporaryDirectory(dir=folder) as fresh:
             unpacked = [Path(fresh, str(i)) for i in range(len(download.files))]
             _unpack(download, part, unpacked)
             for file, path in zip(download.files, unpacked, strict=True):
-                check(file, path)
+                verify(file, path)
             places = [root / file.path for file in download.files]
             for path, place in zip(unpacked, places, strict=True):
                 place.parent.mkdir(parents=True, exist_ok=True)
@@ -88,14 +87,14 @@ def _fetch(download: Download, root: Path, folder: Path, progress: Progress) -> 
 
 
 def _receive(download: Download, part: Path, progress: Progress) -> None:
-    """Write the body to ``part``, after what is there of an earlier attempt; a body that ends early is an error."""
+    """Append the body to the ``part`` of an earlier attempt; a body that ends early is an error."""
     have = part.stat().st_size if part.exists() and download.md5 is not None else 0
     request = urllib.request.Request(download.url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
         answer = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         with closing(error):
-            if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:  # it was all there
+            if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:  # the part was already complete
                 return
             raise urllib.error.URLError(f"the server answers {error.code} {error.reason}") from error
     with answer:
@@ -113,7 +112,7 @@ def _receive(download: Download, part: Path, progress: Progress) -> None:
 
 
 def _unpack(download: Download, packed: Path, out: Sequence[Path]) -> None:
-    """Each file of the archive to the path given for it: what the archive says of paths is never used to write."""
+    """Unpack each file to the path given for it; paths in the archive are never used for writing."""
     try:
         if download.form == "tar.gz":
             with tarfile.open(packed, "r:gz") as archive:
@@ -127,36 +126,38 @@ def _unpack(download: Download, packed: Path, out: Sequence[Path]) -> None:
     except (tarfile.TarError, OSError, zlib.error, EOFError, KeyError) as error:
         if (
             isinstance(error, OSError) and error.errno is not None
-        ):  # of the disk; what gzip and bz2 refuse has no number
+        ):  # an error of the disk; those of gzip and bz2 have no number
             raise
-        raise DataError(f"{download.url}: not the {download.form} file it should be ({error}); try again") from error
+        raise DataError(f"{download.url}: is not a valid {download.form} file ({error}). Try again.") from error
 
 
 def _member(archive: tarfile.TarFile, file: File) -> IO[bytes]:
     member = archive.getmember(file.path)
-    content = archive.extractfile(member) if member.isreg() else None  # a link could lead anywhere
+    content = archive.extractfile(member) if member.isreg() else None  # a link could point anywhere
     if content is None:
         raise tarfile.TarError(f"{file.path} is not a regular file")
     return content
 
 
 def _copy(source: IO[bytes], path: Path, file: File, download: Download) -> None:
-    """Copy, but no more than the file may have: a small archive can unpack to more than a disk holds."""
+    """Copy at most twice the expected size: a small archive could unpack to more than the disk holds."""
     limit = 2 * file.size + CHUNK
     copied = 0
     with path.open("wb") as out:
         while copied <= limit and (chunk := source.read(CHUNK)):
             copied += out.write(chunk)
     if copied > limit:
-        raise DataError(f"{download.url}: {file.path} unpacks to more than {limit} bytes, and should have {file.size}")
+        raise DataError(
+            f"{download.url}: {file.path} unpacks to more than {limit} bytes, but should have {file.size}. Try again."
+        )
 
 
 def _by_hand(download: Download, root: Path) -> str:
     files = "; ".join(f"{root / file.path} ({file.known})" for file in download.files)
-    packed = "" if download.form == "plain" else ", unpacked,"
-    return f"get it by hand from {download.url} and put it{packed} here: {files}"
+    packed = "" if download.form == "plain" else "unpack it and "
+    return f"download {download.url} by hand, {packed}save it as {files}."
 
 
 def _unreachable(download: Download, root: Path, error: Exception) -> str:
     reason = getattr(error, "reason", None) or error
-    return f"{download.url} cannot be downloaded ({reason}); try again, or {_by_hand(download, root)}"
+    return f"{download.url} cannot be downloaded ({reason}). Try again, or {_by_hand(download, root)}"

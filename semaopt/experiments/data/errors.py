@@ -1,4 +1,4 @@
-"""What is wrong with data, said so that it can be put right."""
+"""Errors about data."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from difflib import get_close_matches
 
 
 class DataError(ValueError):
-    """A set, a file or an option that cannot be used; the text says which, why and what to do."""
+    """A data set, file or option that cannot be used; the message says why and what to do."""
 
 
 def unknown(kind: str, value: str, known: Iterable[str]) -> str:
-    """The text for a name that does not exist, with the nearest that does.
+    """Return the message for an unknown name, with the nearest known one.
 
     >>> unknown("data set", "cifar11", ["cifar10", "mnist"])
-    "data set 'cifar11' is unknown; did you mean 'cifar10'? There is: cifar10, mnist"
+    "data set 'cifar11' is unknown. Did you mean 'cifar10'? Known: cifar10, mnist."
     """
     names = list(known)
     near = get_close_matches(value, names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"{kind} {value!r} is unknown; {hint}{'T' if near else 't'}here is: {', '.join(names)}"
+    hint = f"Did you mean {near[0]!r}? " if near else ""
+    return f"{kind} {value!r} is unknown. {hint}Known: {', '.join(names)}."

@@ -1,8 +1,8 @@
-"""Molecules as flat arrays of atoms and bonds, by RDKit.
+"""Features of molecules as flat arrays of atoms and bonds, computed by RDKit.
 
 The features are those of the Keras example on message passing (A. Kensert, 2021,
 https://keras.io/examples/graph/mpnn-molecular-graphs/). An atom has 29: one-hot symbol, total valence, hydrogens and
-hybridization. A bond has 7: one-hot type, whether it is conjugated, and one that marks an atom's loop to itself.
+hybridization. A bond has 7: one-hot type, whether it is conjugated, and a mark for the self loop of an atom.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from semaopt.experiments.data.errors import DataError
 
-#: Part of the name of a cached file: a change of what is computed here must change it.
+#: Part of the name of cached files; increase it when the features change.
 VERSION = 1
 
 SYMBOLS = ("B", "Br", "C", "Ca", "Cl", "F", "H", "I", "N", "Na", "O", "P", "S")
@@ -28,9 +28,9 @@ BOND_FEATURES = len(BONDS) + 2 + 1
 
 
 def bond_kinds() -> NDArray[np.uint8]:
-    """The features of all kinds of bonds there can be: (type, conjugated) by rows, and the loop last.
+    """Return the features of all kinds of bonds, one row per (type, conjugated), the self loop last.
 
-    A type other than the four has none of their features.
+    A bond of another type has no type feature.
     """
     kinds = np.zeros((2 * (len(BONDS) + 1) + 1, BOND_FEATURES), np.uint8)
     for row in range(len(kinds) - 1):
@@ -44,15 +44,15 @@ def bond_kinds() -> NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class Flat:
-    """Molecules one after the other.
+    """The atoms and bonds of all molecules, concatenated.
 
     Attributes:
-        parsed: which of the SMILES they are.
+        parsed: the indices of the SMILES that RDKit could parse.
         atoms: (all atoms, 29), 0 or 1.
-        atom_start: where each molecule's atoms begin, and at the end how many there are.
-        bonds: (all bonds in both directions, 3): from and to (counted within the molecule) and the row of
+        atom_start: the first atom of each molecule, and at the end the number of atoms.
+        bonds: (all bonds in both directions, 3): source and target (within the molecule) and the row of
             :func:`bond_kinds`.
-        bond_start: where each molecule's bonds begin, and at the end how many there are.
+        bond_start: the first bond of each molecule, and at the end the number of bonds.
         scaffolds: the SMILES of each molecule's Bemis-Murcko scaffold.
         canonical: the canonical SMILES of each molecule.
     """
@@ -67,7 +67,7 @@ class Flat:
 
 
 def featurize(smiles: Sequence[str]) -> Flat:
-    """Read SMILES; those that RDKit refuses are left out, and it does not print about it."""
+    """Compute the features of SMILES; those that RDKit cannot parse are skipped silently."""
     chem, scaffold, base = _rdkit()
     parsed, atoms, bonds, scaffolds, canonical = [], [], [], [], []
     with base.BlockLogs():
@@ -98,7 +98,7 @@ def _rdkit() -> tuple[Any, Any, Any]:
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] != "rdkit":
             raise
-        raise DataError("molecules need the extra [molecules]: pip install 'semaopt[molecules]'") from missing
+        raise DataError("molecules need RDKit. Install the extra: pip install 'semaopt[molecules]'") from missing
     return Chem, MurckoScaffold, rdBase
 
 
@@ -113,7 +113,7 @@ def _atom(atom: Any) -> list[bool]:
 
 
 def _bonds(molecule: Any) -> NDArray[np.int16]:
-    """Both directions, in the order of the atoms that they go to."""
+    """Return the bonds in both directions, sorted by target atom."""
     rows = []
     for bond in molecule.GetBonds():
         name = bond.GetBondType().name

@@ -1,4 +1,4 @@
-"""Files of a data set, where they come from, and whether they are what they should be."""
+"""The files of a data set: where they are, where they come from, and their checksums."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHUNK = 1 << 20
 
 
 def root_folder(root: str | Path | None = None) -> Path:
-    """Where the files of all sets are: ``root``, else ``SEMAOPT_DATA``, else a folder of the user's cache."""
+    """Return the folder of all data sets: ``root``, ``SEMAOPT_DATA``, or a folder in the user's cache."""
     if root is not None or os.environ.get("SEMAOPT_DATA"):
         return Path(root if root is not None else os.environ["SEMAOPT_DATA"]).expanduser()
     if sys.platform == "win32":
@@ -33,10 +33,10 @@ class File:
     """A file of the official layout.
 
     Attributes:
-        path: below the root.
-        size: in bytes; where it is not known, about.
-        md5: as published.
-        rows: as published, of a text that has no published checksum.
+        path: relative to the root.
+        size: in bytes; approximate if it is not published.
+        md5: the published checksum.
+        rows: the published number of rows, for text without a published checksum.
     """
 
     path: str
@@ -46,20 +46,20 @@ class File:
 
     @property
     def known(self) -> str:
-        """What it is known by, in words."""
+        """The published checksum or number of rows, as text."""
         return f"md5 {self.md5}" if self.md5 else f"{self.rows} rows, no published checksum"
 
 
 @dataclass(frozen=True)
 class Download:
-    """What an official address gives: one file, as it is or packed, or an archive of several.
+    """A download from an official address: one file, plain or compressed, or an archive of several.
 
     Attributes:
         url: the address.
-        files: what it holds. In an archive they have the same paths as below the root.
-        form: how they are packed.
-        md5: of what is downloaded, as published.
-        size: in bytes, about.
+        files: its files. In an archive they have the same paths as below the root.
+        form: the compression.
+        md5: the published checksum of the download.
+        size: in bytes, approximate.
     """
 
     url: str
@@ -70,27 +70,27 @@ class Download:
 
 
 def md5(path: Path) -> str:
-    """The checksum of a file."""
+    """Return the MD5 checksum of a file."""
     total = hashlib.md5(usedforsecurity=False)
     try:
         with path.open("rb") as file:
             while chunk := file.read(CHUNK):
                 total.update(chunk)
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+        raise DataError(f"{path}: cannot be read ({error.strerror}). Check its permissions.") from error
     return total.hexdigest()
 
 
-def check(file: File, path: Path) -> str:
-    """The checksum of a file that must have the published one, or, if none is published, the number of rows."""
+def verify(file: File, path: Path) -> str:
+    """Return the checksum of a file; raise unless it, or the number of rows, is the published one."""
     found = md5(path)
     if file.md5 is not None and found != file.md5:
         size = path.stat().st_size
-        text = f"{path}: md5 {found} ({size} bytes), published {file.md5} ({file.size} bytes)"
-        raise DataError(f"{text}; delete it and fetch it again")
+        text = f"{path}: has md5 {found} ({size} bytes), but the published one is {file.md5} ({file.size} bytes)"
+        raise DataError(f"{text}. Delete it and fetch it again.")
     if file.rows is not None:
         with path.open("rb") as lines:
             rows = sum(1 for line in lines if line.strip())
         if rows != file.rows:
-            raise DataError(f"{path}: {rows} rows, published {file.rows}; delete it and fetch it again")
+            raise DataError(f"{path}: has {rows} rows, but {file.rows} are published. Delete it and fetch it again.")
     return found

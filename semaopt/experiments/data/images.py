@@ -1,4 +1,4 @@
-"""Images, kept as bytes and scaled when they are taken."""
+"""Images, stored as bytes and scaled on access."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from semaopt.experiments.data.task import Device, Kind
 
 @dataclass(frozen=True)
 class Images:
-    """(n, channels, height, width) bytes.
+    """Images of shape (n, channels, height, width).
 
     Attributes:
-        x: all images.
-        mean: of each channel, of values in [0, 1].
-        std: likewise; what a model takes is (x / 255 - mean) / std.
+        x: all images, as bytes.
+        mean: the mean of each channel, of values in [0, 1].
+        std: their standard deviation; models get (x / 255 - mean) / std.
     """
 
     x: Tensor
@@ -31,11 +31,11 @@ class Images:
         return tuple(self.x.shape[1:])
 
     def fitted(self, _: Tensor) -> Images:
-        """Itself: mean and deviation are constants, known to everybody, of the official training set."""
+        """Return itself: mean and standard deviation are published constants of the official training set."""
         return self
 
     def take(self, rows: Tensor, device: Device, dtype: torch.dtype) -> Tensor:
-        """These images; bytes are what travels to the device."""
+        """Return these images; they are moved to the device as bytes."""
         x = self.x[rows].to(device).to(dtype)
         mean = torch.tensor(self.mean, device=device, dtype=dtype).view(-1, 1, 1)
         std = torch.tensor(self.std, device=device, dtype=dtype).view(-1, 1, 1)

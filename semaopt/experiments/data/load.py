@@ -12,9 +12,9 @@ from torch import Tensor
 
 from semaopt.experiments import plugins
 from semaopt.experiments.data import plugin, splits
+from semaopt.experiments.data.catalogue import SETS, DataSet
 from semaopt.experiments.data.errors import DataError, unknown
 from semaopt.experiments.data.files import root_folder
-from semaopt.experiments.data.sets import SETS, DataSet
 from semaopt.experiments.data.task import Part, Raw, Task
 
 NAMES = tuple(SETS)
@@ -30,12 +30,12 @@ def find(name: str) -> DataSet:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """What a set is and which files it needs, without reading them."""
+    """Describe a data set and its files without reading them."""
     return find(name).describe()
 
 
 def fetch(name: str, root: str | Path | None = None) -> list[Path]:
-    """Download what is missing of a set, or is not what it should be; returns the files that were put in place."""
+    """Download missing and damaged files of a data set; return the new files."""
     return find(name).fetch(root_folder(root))
 
 
@@ -51,19 +51,18 @@ def load(
     noise: float = 0.0,
     **options: Any,
 ) -> Task:
-    """Read a set and cut it into three parts.
+    """Read a data set and split it into three parts.
 
     Args:
-        name: one of ``NAMES``.
-        root: where the files are; by default ``SEMAOPT_DATA`` or the user's cache folder. Missing ones are downloaded.
-        split: "random" (stratified by label; an official test set is kept) or, for molecules, "scaffold". By default
-            "random".
-        seed: of the random split, of who is left out by ``imbalance``, and of ``subset``.
-        binary: of K classes, the later K/2 are positive (label 1) and the others negative.
-        imbalance: leave out positives of the training part until they are this share of it (the other parts stay).
-        subset: train on so many rows only, stratified; taken after ``imbalance``.
-        noise: with this probability a label of the training part is replaced when it is drawn (:meth:`Part.draw`).
-        options: refused, with the nearest known one.
+        name: one of ``NAMES``, or a plug-in ``"package.module:name"``.
+        root: the folder of the files, by default ``SEMAOPT_DATA`` or the user's cache. Missing files are downloaded.
+        split: "random" (the default: stratified by label, an official test set is kept) or, for molecules, "scaffold".
+        seed: the seed of the random split, of ``imbalance`` and of ``subset``.
+        binary: of K classes, make the last K/2 positive (label 1) and the others negative.
+        imbalance: remove positives from the training part until they are this share of it.
+        subset: the number of training rows, stratified; taken after ``imbalance``.
+        noise: the probability that a label of the training part is replaced when it is drawn (:meth:`Part.draw`).
+        options: any other option raises an error that names the nearest known one.
 
     Example:
         >>> task = load("digits", binary=True, imbalance=0.1)
@@ -73,14 +72,15 @@ def load(
     for option in options:
         raise DataError(unknown("option", option, [p for p in inspect.signature(load).parameters if p != "options"]))
     if not 0 <= noise < 1:
-        raise DataError(f"noise={noise!r}: must lie in [0, 1); 0.0 leaves the labels as they are")
+        raise DataError(f"noise={noise!r} is invalid: it must lie in [0, 1). Use 0.0 for clean labels.")
     raw = find(name).read(root_folder(root))
     rows = _rows(name, raw, split, seed)
     labels, classes = _halved(name, raw) if binary else (raw.labels, raw.classes)
     train = rows.train
     if imbalance is not None:
         if classes != 2:
-            raise DataError(f"imbalance={imbalance!r}: {name} has {classes} classes; pass binary=True as well")
+            text = f"imbalance={imbalance!r} needs two classes, but {name} has {classes}"
+            raise DataError(f"{text}. Pass binary=True as well.")
         train = splits.imbalanced(train, labels, imbalance, seed)
     if subset is not None:
         train = splits.smaller(train, labels, subset, seed)
@@ -108,7 +108,7 @@ def load(
 def _rows(name: str, raw: Raw, split: str | None, seed: int) -> splits.Rows:
     if split == "scaffold":
         if raw.scaffolds is None:
-            raise DataError(f"split='scaffold': {name} holds no molecules; take 'random'")
+            raise DataError(f"split='scaffold' needs molecules, and {name} holds none. Use 'random'.")
         return splits.by_scaffold(raw.scaffolds)
     if split not in (None, "random"):
         raise DataError(unknown("split", str(split), ["random", *(["scaffold"] if raw.scaffolds else [])]))
@@ -117,5 +117,5 @@ def _rows(name: str, raw: Raw, split: str | None, seed: int) -> splits.Rows:
 
 def _halved(name: str, raw: Raw) -> tuple[Tensor, int]:
     if raw.classes % 2:
-        raise DataError(f"binary=True: {name} has {raw.classes} classes, which have no half")
+        raise DataError(f"binary=True: {name} has {raw.classes} classes, an odd number. Leave it out.")
     return raw.labels if raw.classes == 2 else (raw.labels >= raw.classes // 2).to(torch.long), 2

@@ -1,4 +1,4 @@
-"""Sets of molecules: a CSV file with SMILES and labels, featurized once and kept."""
+"""Data sets of molecules: CSV files with SMILES and labels; the features are computed once and cached."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from semaopt.experiments.data.batches import Molecules
 from semaopt.experiments.data.errors import DataError
 from semaopt.experiments.data.featurize import ATOM_FEATURES, VERSION, Flat, bond_kinds, featurize
+from semaopt.experiments.data.molecule_batches import Molecules
 from semaopt.experiments.data.task import Raw
 from semaopt.experiments.files import write_atomic
 
@@ -27,33 +27,33 @@ CACHE = ".featurized"
 
 
 def table(path: Path, smiles: str, label: str) -> tuple[list[dict[str, str]], list[int]]:
-    """The rows of a CSV file, and their labels, 0 or 1."""
-    remedy = "delete it and fetch the set again"
+    """Return the rows of a CSV file and their labels, 0 or 1."""
+    remedy = "Delete it and fetch the data set again."
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); {remedy}") from error
+        raise DataError(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start}). {remedy}") from error
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
+        raise DataError(f"{path}: cannot be read ({error.strerror}). {remedy}") from error
     try:
         rows = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
     except csv.Error as error:
-        raise DataError(f"{path}: not a CSV file ({error}); {remedy}") from error
+        raise DataError(f"{path}: is not a CSV file ({error}). {remedy}") from error
     labels = []
     for line, row in enumerate(rows, start=1):
         for column in (smiles, label):
             if row.get(column) is None:
-                raise DataError(f"{path}: row {line} has no column {column!r}; {remedy}")
+                raise DataError(f"{path}: row {line} has no column {column!r}. {remedy}")
         if row[label] not in ("0", "1"):
-            raise DataError(f"{path}: row {line} has {label}={row[label]!r}, should be 0 or 1; {remedy}")
+            raise DataError(f"{path}: row {line} has {label}={row[label]!r}, but it should be 0 or 1. {remedy}")
         labels.append(int(row[label]))
     if not rows:
-        raise DataError(f"{path}: holds no rows; {remedy}")
+        raise DataError(f"{path}: has no rows. {remedy}")
     return rows, labels
 
 
 def reader(name: str, smiles: str, label: str, title: str) -> Callable[[Path, Mapping[str, str]], Raw]:
-    """A reader of one of the sets: the columns of the SMILES, the label, and what a row is called by."""
+    """Return the reader of a data set; the arguments name the columns of the SMILES, the label and the title."""
 
     def read(root: Path, sums: Mapping[str, str]) -> Raw:
         rows, labels = table(root / name, smiles, label)
@@ -79,25 +79,27 @@ def reader(name: str, smiles: str, label: str, title: str) -> Callable[[Path, Ma
 
 
 def cached(path: Path, smiles: list[str]) -> Flat:
-    """The arrays in ``path``, if they are whole; else they are computed, and written there all at once."""
+    """Return the features in ``path`` if they are intact; otherwise compute and write them."""
     found = _kept(path, len(smiles))
     if found is not None:
         return found
     flat = featurize(smiles)
     if len(flat.parsed) == 0:
-        raise DataError(f"none of {len(smiles)} SMILES can be parsed, the first being {smiles[0]!r}; check the file")
+        raise DataError(
+            f"none of {len(smiles)} SMILES can be parsed; the first is {smiles[0]!r}. Fetch the data set again."
+        )
     content = io.BytesIO()
     np.savez_compressed(content, **{one.name: getattr(flat, one.name) for one in fields(Flat)})
     try:
         write_atomic(path, content.getvalue())
     except OSError as error:
-        text = f"{path}: cannot be written ({error.strerror}); the molecules will be featurized anew each time"
+        text = f"{path}: cannot be written ({error.strerror}); the features are computed again each time"
         warnings.warn(text, stacklevel=2)
     return flat
 
 
 def _kept(path: Path, rows: int) -> Flat | None:
-    """What is in a cached file, or None where it cannot be trusted; it holds no pickles."""
+    """Return the features in a cached file, or None if it is missing or damaged; pickles are not read."""
     if not path.is_file():
         return None
     try:
@@ -106,12 +108,13 @@ def _kept(path: Path, rows: int) -> Flat | None:
     except (
         *(OSError, ValueError, KeyError, EOFError, SyntaxError, RuntimeError, MemoryError, OverflowError),
         *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError),
-    ):  # what damage can make of a zip file (RuntimeError: as if encrypted) and of the heads of arrays in it
+    ):  # a damaged zip file (RuntimeError: it seems encrypted) or array header raises any of these
         return None
     return flat if _whole(flat, rows) else None
 
 
 def _whole(flat: Flat, rows: int) -> bool:
+    """Whether the arrays are consistent with each other and with the number of rows."""
     count = len(flat.parsed)
     starts = ((flat.atom_start, flat.atoms), (flat.bond_start, flat.bonds))
     return (

@@ -1,4 +1,4 @@
-"""Who is trained on, who is chosen by, and who is only tested on."""
+"""Train, validation and test splits."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 from semaopt.experiments.data.errors import DataError
 from semaopt.experiments.data.task import Raw
 
-#: Of the official training set, cut off for validation.
+#: The share of an official training set that is used for validation.
 VALIDATION = 0.1
 
 
 class Rows(NamedTuple):
-    """The rows of the three parts, and in words how they were chosen."""
+    """The rows of the three parts, and a description of the split."""
 
     train: Tensor
     valid: Tensor
@@ -26,19 +26,19 @@ class Rows(NamedTuple):
 
 
 def stratified(rows: Tensor, labels: Tensor, second: float | int, seed: int) -> tuple[Tensor, Tensor]:
-    """Two parts of ``rows`` with the classes in equal proportion; ``second`` is the other's share, or its size."""
+    """Split ``rows`` in two parts with equal class proportions; ``second`` is the share or size of the second part."""
     from sklearn.model_selection import train_test_split
 
     try:
         a, b = train_test_split(rows.numpy(), test_size=second, stratify=labels[rows].numpy(), random_state=seed)
-    except ValueError as error:  # scikit-learn's: too few rows of a class
-        text = f"{len(rows)} rows cannot be split with all classes in both parts: {error}; take more rows"
+    except ValueError as error:  # raised by scikit-learn: too few rows of a class
+        text = f"{len(rows)} rows cannot be split with all classes in both parts ({error}). Use more rows."
         raise DataError(text) from error
     return torch.from_numpy(a), torch.from_numpy(b)
 
 
 def by_label(raw: Raw, seed: int) -> Rows:
-    """Random and stratified; an official test set stays what it is."""
+    """Split at random, stratified by label; an official test set is kept."""
     everyone = torch.arange(len(raw.labels))
     if raw.test is not None:
         rest = everyone[~torch.isin(everyone, raw.test)]
@@ -52,11 +52,11 @@ def by_label(raw: Raw, seed: int) -> Rows:
 
 
 def by_scaffold(scaffolds: Sequence[str]) -> Rows:
-    """Whole Bemis-Murcko scaffolds, the most frequent first, to train (80%), then validation (10%), then test.
+    """Assign whole Bemis-Murcko scaffolds, most frequent first, to train (80%), validation (10%) and test.
 
-    There is nothing random in it: of equally frequent ones the one that appears last comes first, and one that does
-    not fit a part goes to the next, as in DeepChem's ``ScaffoldSplitter``. (The other order of equals would leave
-    BBBP, whose rows are sorted, with a test part of one class.)
+    The split is deterministic, as in DeepChem's ``ScaffoldSplitter``: among equally frequent scaffolds the one that
+    appears last comes first, and a scaffold that does not fit a part goes to the next. (In the opposite order the test
+    part of BBBP, whose rows are sorted, would have one class.)
     """
     groups: dict[str, list[int]] = defaultdict(list)
     for row, scaffold in enumerate(scaffolds):
@@ -74,22 +74,22 @@ def by_scaffold(scaffolds: Sequence[str]) -> Rows:
 
 
 def imbalanced(train: Tensor, labels: Tensor, ratio: float, seed: int) -> Tensor:
-    """The rows with so few of the positives, chosen at random, that they are the share ``ratio`` of what is left."""
+    """Remove random positive rows until they are the share ``ratio`` of the rest."""
     positive = labels[train] == 1
     share = positive.double().mean().item()
     if not 0 < ratio <= share:
-        text = f"imbalance={ratio!r}: must lie in (0, {share:.4g}], {share:.4g} being the share of positives there is"
-        raise DataError(f"{text}; positives are left out, never repeated")
+        text = f"imbalance={ratio!r} is invalid: it must lie in (0, {share:.4g}], up to the share of positives"
+        raise DataError(f"{text}. Use a smaller value.")
     keep = round(ratio / (1 - ratio) * int((~positive).sum()))
     if keep == 0:
-        raise DataError(f"imbalance={ratio!r}: leaves none of {int(positive.sum())} positives; take a larger one")
+        raise DataError(f"imbalance={ratio!r} leaves none of {int(positive.sum())} positives. Use a larger value.")
     order = torch.randperm(int(positive.sum()), generator=torch.Generator().manual_seed(seed))
     chosen = train[positive][order[:keep]]
     return train[~positive | torch.isin(train, chosen)]
 
 
 def smaller(train: Tensor, labels: Tensor, size: int, seed: int) -> Tensor:
-    """So many of the rows, stratified."""
+    """Return ``size`` of the rows, stratified."""
     if not 0 < size <= len(train):
-        raise DataError(f"subset={size!r}: must lie in 1..{len(train)}, the rows of the training part")
+        raise DataError(f"subset={size!r} is invalid: it must lie in 1..{len(train)}, the training rows. Use fewer.")
     return train if size == len(train) else stratified(train, labels, size, seed)[1]

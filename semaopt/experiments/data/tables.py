@@ -1,4 +1,4 @@
-"""Rows of numbers, and the two sets that come with scikit-learn."""
+"""Tables of numbers, and the two data sets of scikit-learn."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from semaopt.experiments.data.task import Device, Kind, Raw
 
 @dataclass(frozen=True)
 class Table:
-    """A row of numbers for each example.
+    """One row of numbers per example.
 
     Attributes:
         x: all rows.
-        standardise: whether to bring the columns to mean 0 and deviation 1 on the training part.
+        standardise: whether to scale the columns to mean 0 and standard deviation 1 on the training part.
+        kind: which models fit; a table of images is (n, channels, height, width).
     """
 
     x: Tensor
@@ -27,15 +28,15 @@ class Table:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of columns."""
+        """The shape of one row."""
         return tuple(self.x.shape[1:])
 
     def take(self, rows: Tensor, device: Device, dtype: torch.dtype) -> Tensor:
-        """These rows."""
+        """Return these rows."""
         return self.x[rows].to(device, dtype)
 
     def fitted(self, rows: Tensor) -> Table:
-        """Standardised by these rows, if it is to be; a constant column becomes 0."""
+        """Return the table standardised on these rows, if requested; constant columns become 0."""
         if not self.standardise:
             return self
         known = self.x[rows].double()
@@ -45,7 +46,7 @@ class Table:
 
 
 def digits(_: Path, sums: Mapping[str, str]) -> Raw:
-    """1,797 images of 8x8 grey values, here as 64 numbers in [0, 1]; 10 classes."""
+    """Read 1,797 images of 8x8 grey values, as 64 numbers in [0, 1]; 10 classes."""
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
@@ -54,7 +55,7 @@ def digits(_: Path, sums: Mapping[str, str]) -> Raw:
 
 
 def breast_cancer(_: Path, sums: Mapping[str, str]) -> Raw:
-    """569 tumours, 30 measurements each, standardised; label 1 is benign, as scikit-learn has it."""
+    """Read 569 tumours with 30 measurements each, standardised; label 1 is benign, as in scikit-learn."""
     from sklearn.datasets import load_breast_cancer
 
     x, y = load_breast_cancer(return_X_y=True)

@@ -1,4 +1,4 @@
-"""A task: a data set cut into a training, a validation and a test part."""
+"""A task: a data set split into training, validation and test parts."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ Device = str | torch.device
 
 
 class Inputs(Protocol):
-    """The inputs of all rows of a set, in whatever form they are kept."""
+    """The inputs of all rows of a data set."""
 
     @property
     def kind(self) -> Kind:
-        """What a model must be made for."""
+        """Which models fit."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one row; empty where rows differ."""
+        """The shape of one input; empty if inputs differ."""
 
     def take(self, rows: Tensor, device: Device, dtype: torch.dtype) -> Any:
-        """What a model takes for these rows: a tensor, or a batch object that has ``.to(device)``."""
+        """Return the input of a model for these rows: a tensor, or a batch object with ``.to(device)``."""
 
     def fitted(self, rows: Tensor) -> Inputs:
-        """The inputs scaled by what is known of ``rows``, the training part, alone."""
+        """Return the inputs scaled by statistics of ``rows``, the training part, only."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some rows of a set.
+    """Some rows of a data set.
 
     Attributes:
-        labels: of each row, 0 to classes - 1.
-        rows: where they are in the set.
-        source: the inputs of the whole set.
-        classes: how many there are.
-        noise: with this probability a label is replaced, each time it is drawn, by a class drawn at random.
+        labels: the label of each row, 0 to classes - 1.
+        rows: the indices of the rows in the data set.
+        source: the inputs of the whole data set.
+        classes: the number of classes.
+        noise: the probability that a drawn label is replaced by a random class.
     """
 
     labels: Tensor
@@ -56,12 +56,12 @@ class Part:
     def inputs(
         self, index: Tensor | None = None, device: Device = "cpu", dtype: torch.dtype = torch.float32
     ) -> Any:  # a Tensor or a batch of molecules
-        """The inputs of the rows ``index`` of this part (of all by default), as a model takes them."""
+        """Return the input of a model for the rows ``index`` of this part, by default all."""
         rows = self.rows if index is None else self.rows[index]
         return self.source.take(rows, device, dtype)
 
     def draw(self, index: Tensor, generator: torch.Generator) -> Tensor:
-        """The labels of the rows ``index``, anew with noise if there is any; ``labels`` stay as they are."""
+        """Return the labels of the rows ``index`` with fresh noise; the attribute ``labels`` is not changed."""
         labels = self.labels[index]
         if self.noise == 0:
             return labels
@@ -71,9 +71,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Task:
-    """A set made ready: what it is, and its three parts.
+    """A data set that is ready for training, with its three parts.
 
-    A model gives one linear score for each row if ``classes`` is 2 (label 1 is positive), else one for each class.
+    A model returns one linear score per row if ``classes`` is 2 (label 1 is positive), otherwise one per class.
     """
 
     name: str
@@ -85,36 +85,36 @@ class Task:
 
     @property
     def kind(self) -> Kind:
-        """What a model must be made for."""
+        """Which models fit."""
         return self.train.source.kind
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one input; empty for molecules, which differ."""
+        """The shape of one input; empty for molecules, which differ."""
         return self.train.source.shape
 
     @property
     def outputs(self) -> int:
-        """How many scores a model gives for a row."""
+        """The number of scores per row."""
         return 1 if self.classes == 2 else self.classes
 
     def describe(self) -> dict[str, Any]:
-        """Plain facts for a report: sizes, classes, how it was split, what was left out, the files and their sums."""
+        """Return plain facts for a report: sizes, classes, split, skipped rows, files and checksums."""
         return copy.deepcopy(dict(self.facts))
 
 
 @dataclass(frozen=True)
 class Raw:
-    """A set as it was read, before it is split.
+    """A data set before it is split.
 
     Attributes:
-        inputs: of all rows.
-        labels: of all rows.
-        classes: how many there are.
-        facts: what the report says of the files.
+        inputs: the inputs of all rows.
+        labels: the labels of all rows, 0 to classes - 1.
+        classes: the number of classes.
+        facts: facts about the files for the report.
         test: the rows of the official test set, if there is one.
-        held_out: how much of the rows that are split goes to validation and test together.
-        scaffolds: for molecules, a name for each row's scaffold.
+        held_out: the share of the rows that goes to validation and test together.
+        scaffolds: for molecules, the name of each row's scaffold.
     """
 
     inputs: Inputs

@@ -6,8 +6,8 @@
 >>> model(task.train.inputs(torch.arange(3))).shape
 torch.Size([3, 10])
 
-A model gives linear scores: one for each row of a binary task, else one for each class. It is a plain ``nn.Module``:
-``.to(device, dtype)`` moves it, the same arguments of ``Part.inputs`` make its inputs follow.
+A model returns linear scores: one per row of a binary task, otherwise one per class. It is a plain ``nn.Module``; pass
+the same device and dtype to ``model.to`` and to ``Part.inputs``.
 """
 
 from semaopt.experiments.models.build import NAMES as NAMES

@@ -1,9 +1,9 @@
-r"""Three ways to compute the messages of an edge network, :math:`m_i = \sum_{e: j \to i} A(f_e)^\top h_j`.
+r"""Three implementations of the messages of an edge network, :math:`m_i = \sum_{e: j \to i} A(f_e)^\top h_j`.
 
 The kernel :math:`A(f) = \sum_k f_k W_k + b` is linear in the features f of an edge (Gilmer et al., 2017,
-https://arxiv.org/abs/1704.01212), so states can be summed before a kernel is applied to them: a kernel for each edge,
-64x64 numbers for an edge with 64 to send, need never exist. PyTorch Geometric's ``NNConv`` makes one for each edge; it
-is the plain way here, and what the others are tested against.
+https://arxiv.org/abs/1704.01212), so states can be summed before a kernel is applied. A kernel of 64x64 numbers for
+each edge is then never created. PyTorch Geometric's ``NNConv`` creates one per edge; it is the plain implementation
+here, which the others are tested against.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from semaopt.experiments.data.batches import MoleculeBatch
 from semaopt.experiments.data.errors import DataError
+from semaopt.experiments.data.molecule_batches import MoleculeBatch
 
-#: Gives the messages of one step from the states; what does not change between steps is computed once.
+#: Returns the messages of one step from the states; everything that is equal in all steps is computed once.
 Step = Callable[[Tensor], Tensor]
 
 
 def by_kind(batch: MoleculeBatch, edge: nn.Linear) -> Step:
-    """Sum the states of each slot (an atom and a kind of bond), and apply each kind's kernel to all of its slots.
+    """Sum the states of each slot (an atom and a kind of bond), and apply the kernel of each kind to its slots.
 
-    With six kinds of bonds an atom is reached by 1.3 of them on average: one product for all pairs of atom and kind,
-    empty ones included, takes twice as long.
+    There are six kinds of bonds, but an atom has 1.3 of them on average: one product for all pairs of atom and kind
+    takes twice as long.
     """
     units = round(edge.out_features**0.5)
     *kernels, loop = edge(batch.kinds).view(-1, units, units).unbind()
@@ -41,10 +41,10 @@ def by_kind(batch: MoleculeBatch, edge: nn.Linear) -> Step:
 
 
 def by_feature(batch: MoleculeBatch, edge: nn.Linear) -> Step:
-    """Sum the states of each atom weighted by each feature, for edges with any features at all."""
+    """Sum the states of each atom weighted by each feature; works for any edge features."""
     units = round(edge.out_features**0.5)
     source, target, features = batch.edges()
-    weights = torch.cat([features, torch.ones_like(features[:, :1])], dim=1)  # the bias is one more feature, always 1
+    weights = torch.cat([features, torch.ones_like(features[:, :1])], dim=1)  # the bias is a feature that is always 1
     kernel = torch.cat([edge.weight.T, edge.bias[None]]).view(-1, units)
 
     def step(h: Tensor) -> Tensor:
@@ -56,10 +56,10 @@ def by_feature(batch: MoleculeBatch, edge: nn.Linear) -> Step:
 
 
 def by_edge(batch: MoleculeBatch, edge: nn.Linear) -> Step:
-    """Make a kernel for each edge in each step, as ``NNConv`` and the Keras example do."""
+    """Create a kernel for each edge in each step, as ``NNConv`` and the Keras example do."""
     units = round(edge.out_features**0.5)
     source, target, features = batch.edges()
-    # NNConv starts a module that it is given anew: it is given its function.
+    # NNConv would initialize a module again, so it gets the function.
     conv = _nnconv()(units, units, edge.forward, aggr="add", root_weight=False, bias=False)
     index = torch.stack([source, target])
 
@@ -76,5 +76,7 @@ def _nnconv() -> Any:
     except ModuleNotFoundError as missing:
         if missing.name != "torch_geometric":
             raise
-        raise DataError("messages by edge need the extra [molecules]: pip install 'semaopt[molecules]'") from missing
+        raise DataError(
+            "implementation='plain' needs PyTorch Geometric. Install the extra: pip install 'semaopt[molecules]'"
+        ) from missing
     return NNConv

@@ -1,4 +1,4 @@
-"""Networks for rows of numbers, and for images taken as such."""
+"""Networks for rows of numbers; images are flattened."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from semaopt.experiments.models.errors import wrong_inputs
 
 
 class Scores(nn.Module):
-    """A network with the last dimension dropped where a row has one score."""
+    """A network whose last dimension is dropped if a row has one score."""
 
     def __init__(self, body: nn.Module, outputs: int) -> None:
         super().__init__()
         self.body, self.outputs = body, outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, ...) to (n,) or (n, outputs)."""
+        """Map (n, ...) to (n,) or (n, outputs)."""
         scores: Tensor = self.body(x)
         return scores.squeeze(-1) if self.outputs == 1 else scores
 
@@ -32,10 +32,12 @@ def _columns(task: Task, model: str) -> int:
 
 
 def mlp(task: Task, *, hidden: int | Sequence[int] = 64) -> nn.Module:
-    """Linear layers with relu between them, as torch starts them; ``hidden`` is one width or several."""
+    """Return linear layers with ReLU between them, initialized as torch does; ``hidden`` is one width or a list."""
     widths = [hidden] if isinstance(hidden, int) else list(hidden)
     if not widths or not all(isinstance(width, int) and width > 0 for width in widths):
-        raise DataError(f"hidden={hidden!r}: must be a positive number of units, or a list of them; try 64")
+        raise DataError(
+            f"hidden={hidden!r} is invalid: it must be a positive number of units, or a list of them. Try 64."
+        )
     layers: list[nn.Module] = [nn.Flatten()]
     before = _columns(task, "mlp")
     for width in widths:
@@ -45,7 +47,7 @@ def mlp(task: Task, *, hidden: int | Sequence[int] = 64) -> nn.Module:
 
 
 def logistic(task: Task) -> nn.Module:
-    """One linear layer. It starts at 0: its losses are convex, and no seed is better than another."""
+    """Return one linear layer, initialized at 0: its losses are convex, so the start does not matter."""
     linear = nn.Linear(_columns(task, "logistic"), task.outputs)
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)

@@ -6,39 +6,39 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from semaopt.experiments.data.batches import MoleculeBatch
 from semaopt.experiments.data.errors import DataError, unknown
 from semaopt.experiments.data.featurize import ATOM_FEATURES, BOND_FEATURES
+from semaopt.experiments.data.molecule_batches import MoleculeBatch
 from semaopt.experiments.data.task import Task
 from semaopt.experiments.models import messages
 from semaopt.experiments.models.errors import wrong_inputs
 from semaopt.experiments.models.readout import Readout
 
-#: The same network computed in different ways; "plain" is the slow one that reads like the definition.
+#: Implementations of the same network; "plain" is the slow one that follows the definition.
 IMPLEMENTATIONS = {"fast": messages.by_kind, "general": messages.by_feature, "plain": messages.by_edge}
 
 
 class MPNN(nn.Module):
     r"""Edge network, GRU and attention, after the Keras example that the paper used.
 
-    The state of an atom starts as its features with zeros up to 64 units. Four times,
+    The initial state of an atom is its features, padded with zeros to 64 units. Four times,
     :math:`h_i \leftarrow \mathrm{GRU}(m_i, h_i)` with the messages :math:`m_i = \sum_j A(f_{ij})^\top h_j` over bonded
     atoms and the atom itself. Then a transformer encoder, the mean over the atoms, a dense layer and one linear score.
     With the defaults it has 290,561 parameters.
 
     Args:
-        task: what it is for; refused unless it holds molecules.
-        units: of an atom's state.
-        steps: of message passing.
-        heads: of attention, each with keys of size ``key``.
-        key: see ``heads``.
-        wide: units of the encoder's feed-forward layer and of the dense layer.
-        implementation: "fast", "general" (for edges with any features) or "plain" (a kernel for each edge).
+        task: the data, which must be molecules.
+        units: the size of an atom's state.
+        steps: the number of message passing steps.
+        heads: the number of attention heads.
+        key: the size of the keys of a head.
+        wide: the units of the encoder's feed-forward layer and of the dense layer.
+        implementation: "fast", "general" (for any edge features) or "plain" (one kernel per edge).
 
     References:
         Gilmer et al., Neural Message Passing for Quantum Chemistry, 2017, https://arxiv.org/abs/1704.01212;
-        A. Kensert, https://keras.io/examples/graph/mpnn-molecular-graphs/ (2021). Its mean is taken over the atoms
-        alone, as in the example's first version; the score is linear, where the example has a sigmoid.
+        A. Kensert, https://keras.io/examples/graph/mpnn-molecular-graphs/ (2021). The mean excludes padding, as in the
+        first version of the example; the score is linear, while the example has a sigmoid.
     """
 
     def __init__(
@@ -58,7 +58,9 @@ class MPNN(nn.Module):
         if implementation not in IMPLEMENTATIONS:
             raise DataError(unknown("implementation", implementation, IMPLEMENTATIONS))
         if units < ATOM_FEATURES:
-            raise DataError(f"units={units!r}: must be at least {ATOM_FEATURES}, the features of an atom; try 64")
+            raise DataError(
+                f"units={units!r} is invalid: it must be at least {ATOM_FEATURES}, the number of atom features. Try 64."
+            )
         self.units, self.steps, self.implementation = units, steps, implementation
         self.edge = nn.Linear(BOND_FEATURES, units * units)
         self.gru = nn.GRUCell(units, units)
@@ -68,7 +70,7 @@ class MPNN(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """As Keras starts them: Glorot's uniform kernels, an orthogonal recurrent one, biases 0, norms 1 and 0."""
+        """Initialize as Keras does: Glorot uniform kernels, orthogonal recurrent kernel, biases 0, norms 1 and 0."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -77,8 +79,8 @@ class MPNN(nn.Module):
         nn.init.orthogonal_(self.gru.weight_hh)
         nn.init.zeros_(self.gru.bias_ih)
         nn.init.zeros_(self.gru.bias_hh)
-        # Keras holds the kernels of attention as (units, heads, key) and (heads, key, units), takes them for
-        # convolutions, and so counts units * (heads + key) and heads * (key + units) as what goes in and out.
+        # Keras stores attention kernels as (units, heads, key) and (heads, key, units) and computes their fans as
+        # those of convolutions: units * (heads + key) and heads * (key + units).
         heads, key = self.readout.heads, self.readout.key
         for layer, fans in (
             (self.readout.qkv, self.units * (heads + key)),
@@ -88,7 +90,7 @@ class MPNN(nn.Module):
             nn.init.uniform_(layer.weight, -bound, bound)
 
     def forward(self, batch: MoleculeBatch) -> Tensor:
-        """One score for each molecule, in the order they were asked for."""
+        """Return one score per molecule, in the order of the request."""
         h = pad(batch.atoms, (0, self.units - batch.atoms.shape[1]))
         message = IMPLEMENTATIONS[self.implementation](batch, self.edge)
         for _ in range(self.steps):

@@ -1,4 +1,4 @@
-"""From the states of a molecule's atoms to one vector: a transformer encoder, then the mean over the atoms."""
+"""The readout of a molecule: a transformer encoder on its atoms, then the mean."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from semaopt.experiments.data.batches import MoleculeBatch
+from semaopt.experiments.data.molecule_batches import MoleculeBatch
 
 
 class Readout(nn.Module):
-    """A transformer encoder with its layer norms after the sums, and the mean over the atoms there are.
+    """A transformer encoder with post-layer-norm, and the mean over the atoms.
 
-    All that treats atoms one by one does so on the flat array; only attention itself is padded, molecules of nearly
-    equal size together. ``plain`` pads the whole batch to its largest molecule and writes attention out.
+    Layers that act on single atoms use the flat array. Only attention is padded, in groups of molecules of similar
+    size. With ``plain`` the whole batch is padded to its largest molecule and attention is written out.
     """
 
     def __init__(self, units: int, heads: int, key: int, wide: int, plain: bool = False) -> None:
@@ -21,11 +21,11 @@ class Readout(nn.Module):
         self.heads, self.key, self.plain = heads, key, plain
         self.qkv = nn.Linear(units, 3 * heads * key)
         self.mix = nn.Linear(heads * key, units)
-        self.norm1, self.norm2 = nn.LayerNorm(units, eps=1e-3), nn.LayerNorm(units, eps=1e-3)  # Keras's epsilon
+        self.norm1, self.norm2 = nn.LayerNorm(units, eps=1e-3), nn.LayerNorm(units, eps=1e-3)  # the epsilon of Keras
         self.feed = nn.Sequential(nn.Linear(units, wide), nn.ReLU(), nn.Linear(wide, units))
 
     def forward(self, h: Tensor, batch: MoleculeBatch) -> Tensor:
-        """(atoms, units) to (molecules, units), in the batch's order."""
+        """Map (atoms, units) to (molecules, units), in the order of the batch."""
         attend = self._whole if self.plain else self._grouped
         x = self.norm1(h + self.mix(attend(self.qkv(h), batch)))
         x = self.norm2(x + self.feed(x))

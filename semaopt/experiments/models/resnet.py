@@ -1,8 +1,7 @@
-"""Residual networks for images of 32x32.
+"""Residual networks for images of 32x32 pixels.
 
-He et al., Deep Residual Learning for Image Recognition, 2016, https://arxiv.org/abs/1512.03385. They have batch norm:
-its running means are state that is no parameter, so a network trained in several copies at once (``torch.func.vmap``)
-must hold them apart or do without.
+He et al., Deep Residual Learning for Image Recognition, 2016, https://arxiv.org/abs/1512.03385. They have batch norm,
+whose running means are buffers, so they cannot be vectorized with ``torch.func.vmap``.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ def _conv(before: int, after: int, size: int, stride: int = 1) -> nn.Conv2d:
 
 
 class Basic(nn.Module):
-    """Two 3x3 convolutions. The shortcut is the paper's option A: pixels skipped, channels added as zeros."""
+    """Two 3x3 convolutions. The shortcut is option A of the paper: subsampled pixels, zero-padded channels."""
 
     def __init__(self, before: int, width: int, stride: int) -> None:
         super().__init__()
@@ -29,7 +28,7 @@ class Basic(nn.Module):
         self.conv2, self.norm2 = _conv(width, width, 3), nn.BatchNorm2d(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, before, h, w) to (n, width, h / stride, w / stride)."""
+        """Map (n, before, h, w) to (n, width, h / stride, w / stride)."""
         y = self.norm2(self.conv2(relu(self.norm1(self.conv1(x)))))
         if self.stride > 1 or self.extra:
             x = pad(
@@ -41,7 +40,7 @@ class Basic(nn.Module):
 class Bottleneck(nn.Module):
     """1x1, 3x3 and 1x1 convolutions, the last four times as wide. The shortcut is option B: a 1x1 convolution.
 
-    The first convolution has the stride, as in the paper and in Keras; torchvision gives it to the second.
+    The first convolution has the stride, as in the paper and in Keras; in torchvision it is the second.
     """
 
     def __init__(self, before: int, width: int, stride: int) -> None:
@@ -56,14 +55,14 @@ class Bottleneck(nn.Module):
         self.shortcut = nn.Identity() if same else nn.Sequential(_conv(before, after, 1, stride), nn.BatchNorm2d(after))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, before, h, w) to (n, 4 width, h / stride, w / stride)."""
+        """Map (n, before, h, w) to (n, 4 width, h / stride, w / stride)."""
         return relu(self.shortcut(x) + self.body(x))
 
 
 def _stages(
     block: type[Basic] | type[Bottleneck], before: int, widths: tuple[int, ...], depths: tuple[int, ...]
 ) -> nn.Sequential:
-    """Blocks one after the other; each stage but the first halves the image."""
+    """Return the blocks of all stages; each stage but the first halves the image."""
     grow = 4 if block is Bottleneck else 1
     blocks = []
     for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
@@ -74,7 +73,7 @@ def _stages(
 
 
 def _network(task: Task, stem: nn.Sequential, stages: nn.Sequential, features: int) -> nn.Module:
-    """With a mean over the pixels and a linear layer; convolutions start as He et al. say, for relu."""
+    """Add the mean over the pixels and a linear layer; initialize convolutions by He et al. for ReLU."""
     head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(features, task.outputs))
     network = Scores(nn.Sequential(stem, stages, *head), task.outputs)
     for module in network.modules():
@@ -95,19 +94,19 @@ def _cifar(task: Task, model: str, depth: int) -> nn.Module:
 
 
 def resnet8(task: Task) -> nn.Module:
-    """The paper's network for CIFAR with one block in each of three stages of 16, 32 and 64 channels."""
+    """Return the paper's CIFAR network with one block in each of three stages of 16, 32 and 64 channels."""
     return _cifar(task, "resnet8", 1)
 
 
 def resnet20(task: Task) -> nn.Module:
-    """The paper's network for CIFAR with three blocks in each stage, 0.27M parameters."""
+    """Return the paper's CIFAR network with three blocks in each stage, 0.27M parameters."""
     return _cifar(task, "resnet20", 3)
 
 
 def resnet50(task: Task) -> nn.Module:
-    """The network for ImageNet put on smaller images, 23.5M parameters and a linear layer.
+    """Return the ImageNet network for smaller images, 23.5M parameters and a linear layer.
 
-    It is Keras's but for the biases of its convolutions, which the batch norm after them takes away again.
+    It is that of Keras without the biases of convolutions, which the following batch norm cancels.
     """
     stem = nn.Sequential(
         nn.Conv2d(_channels(task, "resnet50"), 64, 7, 2, padding=3, bias=False),

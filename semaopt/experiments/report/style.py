@@ -43,7 +43,7 @@ _MARKERS = {"o": "●", "s": "■", "^": "▲", "D": "◆", "v": "▼", "P": "�
 
 @dataclass(frozen=True)
 class Look:
-    """How one method is drawn in every figure."""
+    """Colour, marker and dash of one method in every figure."""
 
     hue: str
     marker: str

@@ -115,7 +115,7 @@ def page(results: Results) -> Page:
     looks = method_looks(results)
     drawn = [_check_figure(check) for check in results.checks]
     return Page(
-        title=f"semaopt, {results.scale} scale" if results.scale else "semaopt",
+        title=wording.page_title(results.scale),
         notes=results.notes,
         reading=wording.READING,
         experiments=tuple(_experiment(finding, looks) for finding in results.findings),
@@ -151,7 +151,7 @@ def _experiment(finding: Finding, looks: Mapping[str, Look]) -> Experiment:
         curves_caption=wording.curves_caption(
             finding, saturated=any(figures.saturates(finding, metric) for metric in panels)
         ),
-        panels=tuple((metric, f"{finding.metric_name(metric)} over epochs") for metric in panels),
+        panels=tuple((metric, wording.panel(finding, metric)) for metric in panels),
         ends=_ends(finding, looks),
         chosen=_chosen(finding, looks),
         protocol=wording.protocol(finding),
@@ -228,7 +228,7 @@ def _tuning(finding: Finding) -> tuple[str, ...]:
     for number, study in enumerate(finding.studies, start=1):
         if study.tuning is None:
             continue
-        prefix = f"Study {number}: " if len(finding.studies) > 1 else ""
+        prefix = f"{wording.study(number)}: " if len(finding.studies) > 1 else ""
         found += [prefix + wording.extension(finding, one) for one in study.tuning.extensions]
         found += [
             prefix + wording.on_edge(finding, study.tuning, axis, end, names)
@@ -257,7 +257,7 @@ def _growth(finding: Finding, looks: Mapping[str, Look]) -> Table | None:
 
 def _all_trials(finding: Finding, looks: Mapping[str, Look]) -> Iterable[Trials]:
     for number, study in enumerate(finding.studies, start=1):
-        prefix = f"Study {number}, " if len(finding.studies) > 1 else ""
+        prefix = f"{wording.study(number)}, " if len(finding.studies) > 1 else ""
         for final in study.finals if study.tuning is not None else ():
             table = _trials(finding, study, final)
             title = f"{prefix}{final.method.label}: {wording.plural(len(table.rows), 'trial')}"
@@ -325,8 +325,7 @@ def _origins(findings: Sequence[Finding]) -> Table:
         for one in findings
     ]
     head = ("experiment", "command", "runs", "compute", "wall time", "finished (UTC)")
-    caption = "Finished runs are kept in the store and reused. Wall time includes pauses."
-    return Table(caption, head, tuple(rows))
+    return Table(wording.ORIGINS_CAPTION, head, tuple(rows))
 
 
 def _environments(results: Results) -> tuple[Table, ...]:
@@ -342,7 +341,7 @@ def _environments(results: Results) -> tuple[Table, ...]:
     found = found or [(results.environment, [])]
     return tuple(
         Table(
-            f"Environment{'' if len(found) == 1 else ' of ' + wording.join(names)}.",
+            wording.environment_caption(names if len(found) > 1 else ()),
             ("package", "version"),
             tuple(Row((key, value)) for key, value in known.items()),
         )

@@ -21,7 +21,6 @@ from semaopt.experiments.results.statistics import (
 from semaopt.experiments.results.trials import Extension, Trial, Tuning
 from semaopt.experiments.training.metrics import is_share
 
-TITLE = "Claims and evidence"
 OUTCOMES = ("confirmed", "contradicted", "equivalent", "undecided")
 CLAIMED_BY = {"paper": "Claim of the paper", "ours": "Our expectation"}
 
@@ -87,6 +86,16 @@ def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def page_title(scale: str) -> str:
+    """Return the title of the page."""
+    return f"semaopt, {scale} scale" if scale else "semaopt"
+
+
+def study(number: int) -> str:
+    """Name a study."""
+    return f"Study {number}"
 
 
 # Claims and comparisons
@@ -191,6 +200,11 @@ def curves_caption(finding: Finding, *, saturated: bool) -> str:
     return " ".join(parts)
 
 
+def panel(finding: Finding, name: str) -> str:
+    """Describe one panel of curves for readers who cannot see it."""
+    return f"{finding.metric_name(name)} over epochs"
+
+
 # Numbers in tables
 
 
@@ -245,11 +259,12 @@ def protocol(finding: Finding) -> str:
     """Describe data, model, loss and length of training."""
     spec, sizes = finding.spec, finding.facts.get("sizes", {})
     counts = [f"{count} {name}" for name, count in sizes.items()]
-    counts += [f"label noise {spec.data.noise:g}"] if spec.data.noise else []
+    counts += [f"{finding.objective.noise_title} {spec.data.noise:g}"] if spec.data.noise else []
     options = [f"{name} {setting}" for name, setting in spec.model.options.items()]
     return (
-        f"Data {spec.data.name}{_brackets(counts)}, model {spec.model.name}{_brackets(options)}, loss {spec.loss}, "
-        f"batch size {spec.batch}, {plural(spec.epochs, 'epoch')}, {runs_per_method(finding)}, {spec.scale} scale."
+        f"Data {spec.data.name}{_brackets(counts)}, model {spec.model.name}{_brackets(options)}, "
+        f"loss: {finding.objective.title}, batch size {spec.batch}, {plural(spec.epochs, 'epoch')}, "
+        f"{runs_per_method(finding)}, {spec.scale} scale."
     )
 
 
@@ -364,6 +379,14 @@ def origin(one: Origin) -> str:
         f"{plural(one.runs, 'run')}, {duration(one.seconds)} of compute, {duration(one.wall_seconds)} of wall time "
         f"including pauses, finished {one.finished[:10]}."
     )
+
+
+ORIGINS_CAPTION = "Finished runs are kept in the store and reused. Wall time includes pauses."
+
+
+def environment_caption(names: Sequence[str]) -> str:
+    """Describe the table of an environment; ``names`` are its experiments if there are several environments."""
+    return f"Environment of {join(names)}." if names else "Environment."
 
 
 def environment(known: Mapping[str, str]) -> str:

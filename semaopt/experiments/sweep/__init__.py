@@ -1,1 +1,1 @@
-"""Sweeps: run identities, the store, workers, tuning and studies."""
+"""Sweeps: runs, their store and checkpoints, engines, tuning, studies, and the A/A check."""

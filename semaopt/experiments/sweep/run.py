@@ -59,7 +59,7 @@ def units(runs: Sequence[Run], vectorize: int = 1) -> list[Unit]:
 
 
 def _compatible(a: Run, b: Run) -> bool:
-    """Whether two runs can be one unit: they may differ in their seeds and in the rates of their groups."""
+    """Return whether two runs can share a unit: only seeds and rates of parameter groups may differ."""
     same = ("method", "purpose", "data", "model", "loss", "batch", "epochs", "metrics", "until", "machine")
     info = algorithms.find(a.algorithm.name)
     return (

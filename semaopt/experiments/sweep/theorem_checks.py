@@ -9,12 +9,13 @@ from functools import partial
 from semaopt import checks
 from semaopt.checks.result import CheckResult as Check
 from semaopt.experiments.files import digest
-from semaopt.experiments.fingerprint import fingerprint
+from semaopt.experiments.fingerprint import code_digest, fingerprint
 from semaopt.experiments.results import records
 from semaopt.experiments.sweep.engines.local import Failure
 from semaopt.experiments.sweep.runner import Runner, RunsError
 from semaopt.experiments.sweep.store import Store
 
+_CODE = ("theory", "problems", "checks")  # computes checks, but no runs
 _EPOCHS = 20  # that one check counts for in the progress
 
 
@@ -33,7 +34,7 @@ def save(store: Store, check: Check, quick: bool) -> None:
 
 
 def _key(name: str, quick: bool) -> str:
-    return digest([records.CHECK, name, quick, fingerprint()])
+    return digest([records.CHECK, name, quick, fingerprint(), code_digest(_CODE)])
 
 
 class TheoremChecks:

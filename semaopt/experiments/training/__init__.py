@@ -1,1 +1,5 @@
-"""Training runs: objectives, optimizers, metrics and the epoch loop."""
+"""Training runs: objectives, algorithms, metrics and the epoch loop."""
+
+from semaopt.experiments.extra import require
+
+require("semaopt.experiments.training", "numpy", "pydantic", "sklearn", "filelock")

@@ -1,4 +1,4 @@
-"""``semaopt check`` on the command line."""
+"""``semaopt check``: table, JSON, figures, exit statuses and resume."""
 
 import json
 import re
@@ -26,14 +26,14 @@ def run():
     return lambda *args: CliRunner().invoke(app, [*args, "--workers", "1"])
 
 
-def test_a_table_and_exit_status_0(run):
+def test_prints_a_table_and_exits_with_0(run):
     result = run(FAST, "--quick")
     assert result.exit_code == 0, result.output
     assert "smb[logistic]" in result.output
-    assert "PASS: 1 checks, 3 claims" in result.output
+    assert "PASS: 1 check, 3 claims" in result.output
 
 
-def test_json_figures_and_files(run, tmp_path):
+def test_writes_json_and_figures(run, tmp_path):
     result = run(FAST, "--quick", "--json", "--out", str(tmp_path / "new"))
     assert result.exit_code == 0
     report = json.loads(result.stdout)
@@ -46,7 +46,7 @@ def test_json_figures_and_files(run, tmp_path):
     assert (tmp_path / "new" / "smb-logistic.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_exit_status_1_names_what_failed(run, monkeypatch):
+def test_failed_checks_are_named(run, monkeypatch):
     line = Line("avg |grad F|^2 <= bound", 2.0, 1.0, "0.5x", False, "worst at T = 5")
     figure = Figure("m", "T", "y", [reference("r", [1.0], [1.0])])
     monkeypatch.setattr(checks, "run", lambda *_: [CheckResult("constant[shb]", "thm:2", [line], figure)])
@@ -56,7 +56,7 @@ def test_exit_status_1_names_what_failed(run, monkeypatch):
     assert "constant[shb]: avg |grad F|^2 <= bound: worst at T = 5" in result.output
 
 
-def test_bad_input_is_refused_before_the_work(run, tmp_path):
+def test_invalid_input_is_refused_before_the_work(run, tmp_path):
     result = run("constnat")
     assert result.exit_code == 2
     assert "Did you mean 'constant'?" in re.sub(r"\s+", " ", result.output)
@@ -69,10 +69,12 @@ def test_interrupted(run, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(checks, "run", interrupt)
-    assert run(FAST).exit_code == 130
+    result = run(FAST)
+    assert result.exit_code == 130
+    assert "Nothing was stored; add --out DIR to store finished checks." in result.stderr
 
 
-def test_what_is_finished_is_kept_and_not_done_again(run, tmp_path, monkeypatch):
+def test_finished_checks_are_stored_and_reused(run, tmp_path, monkeypatch):
     names, done, one = (FAST, "counterexample"), [], checks.run_one
 
     def until_the_second(name, quick):
@@ -85,11 +87,11 @@ def test_what_is_finished_is_kept_and_not_done_again(run, tmp_path, monkeypatch)
     arguments = (*names, "--quick", "--json", "--out", str(tmp_path))
     interrupted = run(*arguments)
     assert interrupted.exit_code == 130
-    assert "what is finished is kept" in interrupted.stderr
+    assert "Finished checks are stored. Resume with: " in interrupted.stderr
     again = run(*arguments)
     assert again.exit_code == 0, again.output
-    assert "1 of 2 checks are done already" in again.stderr
-    assert (len(done), done[2]) == (3, done[1])  # and not the first once more
+    assert "1 of 2 checks are stored in " in again.stderr
+    assert (len(done), done[2]) == (3, done[1])  # the first check was reused
     found = json.loads((tmp_path / "check.json").read_text())
     assert [check["name"] for check in found["checks"]] == list(checks.select(names, quick=True))
     assert found == json.loads(run(*arguments).stdout)
@@ -97,7 +99,7 @@ def test_what_is_finished_is_kept_and_not_done_again(run, tmp_path, monkeypatch)
     assert {path.name for path in tmp_path.glob("*.png")} == {"smb-logistic.png", "counterexample.png"}
 
 
-def test_a_folder_has_one_owner(run, tmp_path):
+def test_a_folder_in_use_is_refused(run, tmp_path):
     with locked(tmp_path):
         refused = run(FAST, "--quick", "--out", str(tmp_path))
     assert refused.exit_code == 2
@@ -113,7 +115,7 @@ def test_workers_do_not_change_the_numbers():
         "    one, two = (checks.run(names, quick=True, workers=n) for n in (1, 2))\n"
         "    print([a.lines == b.lines and a.name == b.name for a, b in zip(one, two)])\n"
     )
-    # A script of its own: spawned workers import the main module.
+    # A separate script: spawned workers import the main module.
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[True, True]"
 

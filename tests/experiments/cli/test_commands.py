@@ -1,4 +1,4 @@
-"""The command line: what it says and with which status it ends."""
+"""The command line: messages, exit statuses, interruption and resume."""
 
 import ast
 import dataclasses
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def toml(value):
-    """Enough of TOML for what RAW holds."""
+    """Format a value of RAW as TOML."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
@@ -61,10 +61,10 @@ def test_tune_takes_what_run_takes_with_the_same_defaults():
     assert tune == {name: kind for name, kind in run.items() if name not in ("tensorboard", "command")}
 
 
-def test_the_help_says_what_is_the_default(call):
+def test_help_states_the_defaults(call):
     out = " ".join(call("run", "--help")[1].split())
-    assert "Worker processes; 0 runs in this process. Default: one per core, at most 8." in out
-    assert "Where to write. Default: results/NAME." in out
+    assert "Number of worker processes; 0 runs in this process. Default: one per core, at most 8." in out
+    assert "Output folder. Default: results/NAME." in out
     assert "Print the version and exit." in call("--help")[1]
 
 
@@ -76,12 +76,21 @@ def test_version(call):
 def test_help(call, args):
     status, out, _ = call(*args)
     assert status == 0
-    assert "reproduce" in out
+    assert all(f"\n  {name} " in out for name in ("reproduce", "run", "tune", "report", "check", "bench", "data"))
+    assert "130 interrupted" in out
+
+
+def test_every_command_explains_itself(call):
+    for command in (("reproduce",), ("run",), ("tune",), ("report",), ("check",), ("bench",), ("data", "fetch")):
+        status, out, _ = call(*command, "--help")
+        assert status == 0
+        assert out.lower().startswith("usage: ")
+        assert "help" in out
 
 
 @pytest.fixture
 def _tiny(monkeypatch, tmp_path):
-    """Two figures of a second, one of data that are not there, and one check."""
+    """Replace the reproduction by two experiments of a second, one without its data, and one check."""
     names = ["figure1-digits", "figure1-digits-noisy", "figure2-a9a"]
     tiny = {name: a_spec(name=name, **({"data": {"name": "a9a"}} if "a9a" in name else {})) for name in names}
     monkeypatch.setattr(reproduction, "load", lambda name, scale: tiny[name])
@@ -94,25 +103,25 @@ def _tiny(monkeypatch, tmp_path):
 def test_reproduce_ends_with_the_path_of_the_report(call):
     status, out, err = call("reproduce", "--only", "figure1-digits")
     assert (status, out) == (0, "results/quick/report.html\n")
-    assert f"{RUNS} runs done, 0 reused" in err
+    assert f"{RUNS} runs computed, 0 reused from the store, in " in err
     assert " tuning trials of 3 methods\n" in err
-    assert "the paper's order" in err
+    assert re.search(r"^Tiny: (confirmed|contradicted|equivalent|undecided)\. ", err, re.MULTILINE)
     page = Path(out.strip()).read_text()
     assert "semaopt reproduce --only figure1-digits" in page
     assert "smb[logistic]" not in page
 
 
 @pytest.mark.usefixtures("_tiny")
-def test_reproduce_says_where_it_computed(call, monkeypatch):
+def test_the_report_names_the_command_with_device_and_dtype(call, monkeypatch):
     monkeypatch.setattr(study, "_is_shipped", lambda spec: True)
     for device, command in (((), "--scale paper"), (("--dtype", "float64"), "--scale paper --dtype float64")):
         _, out, err = call("reproduce", "--only", "figure1-digits", *device)
-        assert f"{RUNS} runs done, 0 reused" in err  # in other numbers they are other runs
-        assert f"<code>semaopt run figure1-digits {command}</code>" in Path(out.strip()).read_text()
+        assert f"{RUNS} runs computed, 0 reused" in err  # another dtype makes other runs
+        assert f"<td>semaopt run figure1-digits {command}</td>" in Path(out.strip()).read_text()
 
 
 @pytest.mark.usefixtures("_tiny")
-def test_reproduce_takes_as_many_processes_as_it_is_told(call, monkeypatch):
+def test_reproduce_passes_the_number_of_workers(call, monkeypatch):
     started, engine = [], api.open_engine
 
     def instead(name, workers, *others):
@@ -125,30 +134,30 @@ def test_reproduce_takes_as_many_processes_as_it_is_told(call, monkeypatch):
 
 
 @pytest.mark.usefixtures("_tiny")
-def test_reproduce_does_all_it_can_and_nothing_twice(call, monkeypatch):
+def test_reproduce_skips_missing_data_and_reuses_stored_results(call, monkeypatch):
     status, out, err = call("reproduce")
     assert (status, out) == (0, "results/quick/report.html\n")
-    left_out = "Left out, for what they need is not here: figure2-a9a. To have them: semaopt data fetch a9a"
-    assert left_out in err
-    assert f"{RUNS} runs done, 0 reused" in err  # equal runs of two experiments are one run
-    assert "Theorems: 1 of 1 checks PASS." in err
+    skipped = "Skipped (data or packages not found): figure2-a9a. Get them with: semaopt data fetch a9a"
+    assert skipped in err
+    assert f"{RUNS} runs computed, 0 reused" in err  # two experiments share equal runs
+    assert "All theorem checks pass." in err
     page = Path(out.strip()).read_text()
-    assert left_out in page
+    assert skipped in page
     assert all(text in page for text in ("smb[logistic]", "avg |grad F|^2 &lt;= bound", "Tiny"))
-    monkeypatch.setattr(theorem_checks.checks, "run_one", lambda name, quick: pytest.fail("it is done already"))
+    monkeypatch.setattr(theorem_checks.checks, "run_one", lambda name, quick: pytest.fail("the check is stored"))
     status, out, err = call("reproduce")
     assert status == 0
-    assert f"0 runs done, {RUNS} reused" in err
-    assert "theorem checks" not in err
+    assert f"0 runs computed, {RUNS} reused" in err
+    assert "1 theorem checks" not in err
     read = theorem_checks.records.read_check
     monkeypatch.setattr(theorem_checks.records, "read_check", lambda content: failing(read(content)))
     status, out, err = call("reproduce")
     assert (status, out) == (1, "results/quick/report.html\n")
-    assert "Theorems: 0 of 1 checks PASS; FAIL: smb[logistic]." in err
+    assert "Failed theorem checks: smb[logistic]." in err
 
 
 def failing(check):
-    """The same check, had its first claim not come out."""
+    """Return the check with a failed first claim."""
     return dataclasses.replace(check, lines=[dataclasses.replace(check.lines[0], passed=False), *check.lines[1:]])
 
 
@@ -159,10 +168,10 @@ def test_reproduce_downloads_nothing(call):
     assert "figure2-a9a cannot run: its data or packages are missing. Get them with: semaopt data fetch a9a" in err
 
 
-def test_reproduce_knows_every_figure_and_group(call):
+def test_reproduce_accepts_every_spec_and_group(call):
     status, out, err = call("reproduce", "--only", "frob")
     assert (status, out) == (2, "")
-    assert "'frob' is unknown; there is: checks, figure1, figure2, figure3, stability, peers, bilevel, compo" in err
+    assert "only='frob' is unknown. Known: bilevel, bilevel-digits, checks, compositional, " in err
     assert set(spec.shipped()) <= set(reproduction.names())
     for scale in reproduction.SCALES:
         assert {one.scale for one in reproduction.select(scale, "figure1-digits").specs} == {scale}
@@ -181,7 +190,7 @@ def test_run_and_tune(call, tmp_path):
     assert out.count("| True |") == 1
     status, out, err = call("run", path, "--only", "both", "--out", "there", "--tensorboard", "board")
     assert (status, out) == (0, "there/report.html\n")
-    assert "3 runs done, 18 reused" in err
+    assert "3 runs computed, 18 reused" in err
     events = list((tmp_path / "board").rglob("events*"))
     assert len(events) == 3
     assert all("mine/both/seed" in str(path) for path in events)
@@ -207,8 +216,16 @@ def test_run_and_tune(call, tmp_path):
         ({}, ("--dtype", "int8"), "dtype='int8' is invalid: it must be one of float32, float64, bfloat16"),
         ({}, ("--workers", "-1"), "Invalid value for '--workers'"),
         ({}, ("--tensorboard", "mine.toml/x"), "Invalid value for --tensorboard: 'mine.toml/x' is not a folder"),
-        ({"model": {"options": {"hidden": "x"}}}, ("--workers", "1"), "hidden='x': must be a positive number of units"),
-        ({"data": {"split": "scaffold"}}, ("--workers", "1"), "split='scaffold': digits holds no molecules"),
+        (
+            {"model": {"options": {"hidden": "x"}}},
+            ("--workers", "1"),
+            "hidden='x' is invalid: it must be a positive number of units",
+        ),
+        (
+            {"data": {"split": "scaffold"}},
+            ("--workers", "1"),
+            "split='scaffold' needs molecules, and digits holds none",
+        ),
         (
             {"model": {"name": "mpnn"}},
             ("--workers", "1"),
@@ -217,7 +234,7 @@ def test_run_and_tune(call, tmp_path):
     ],
 )
 @pytest.mark.parametrize("command", ["run", "tune"])
-def test_bad_specs_and_options(call, tmp_path, command, change, args, text):
+def test_invalid_specs_and_options(call, tmp_path, command, change, args, text):
     if command == "tune" and "--tensorboard" in args:
         text = "No such option"
     path = write_spec(tmp_path / "mine.toml", **change)
@@ -228,22 +245,23 @@ def test_bad_specs_and_options(call, tmp_path, command, change, args, text):
     assert os.listdir(tmp_path) == ["mine.toml"]
 
 
-def test_sizes_that_torch_refuses_are_a_mistake_of_the_spec(monkeypatch):
+def test_sizes_that_torch_refuses_are_an_error_of_the_spec(monkeypatch):
     def build(*_, **__):
         raise RuntimeError("negative dimension")
 
     monkeypatch.setattr(models, "build", build)
-    with pytest.raises(spec.SpecError, match=r"tiny: model 'mlp' cannot be built with options={'hidden': 8} \(negat"):
+    text = r"tiny: model 'mlp' cannot be built with options={'hidden': 8} \(negative dimension"
+    with pytest.raises(spec.SpecError, match=text):
         api.validate_spec(a_spec(), None, ())
 
 
-def test_data_that_are_not_there_are_not_fetched_to_try_a_spec_out(monkeypatch, tmp_path):
+def test_validating_a_spec_downloads_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv("SEMAOPT_DATA", str(tmp_path))
     api.validate_spec(a_spec(data={"name": "a9a"}), None, ())
     assert os.listdir(tmp_path) == []
 
 
-def test_a_spec_without_tuning_is_not_tuned(call, tmp_path):
+def test_tune_refuses_a_spec_without_tuning(call, tmp_path):
     methods = [
         {**method, "grid": {}, "multipliers": {}, "options": {"lr": 0.1, "beta": 0.9}} for method in RAW["methods"][:1]
     ]
@@ -256,7 +274,7 @@ def test_a_spec_without_tuning_is_not_tuned(call, tmp_path):
     assert os.listdir(tmp_path) == ["mine.toml"]
 
 
-def test_ray_that_is_not_installed(call, tmp_path, monkeypatch):
+def test_ray_is_not_installed(call, tmp_path, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else found(name))
     status, out, err = call("run", write_spec(tmp_path / "mine.toml"), "--engine", "ray")
@@ -265,9 +283,9 @@ def test_ray_that_is_not_installed(call, tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["mine.toml"]
 
 
-def test_a_ray_cluster_that_does_not_answer(call, tmp_path, monkeypatch):
+def test_no_ray_cluster_answers(call, tmp_path, monkeypatch):
     class Ray:
-        __spec__ = importlib.util.find_spec("json")  # as of any module that is there
+        __spec__ = importlib.util.find_spec("json")  # like that of any installed module
 
         @staticmethod
         def init(**_):
@@ -280,7 +298,7 @@ def test_a_ray_cluster_that_does_not_answer(call, tmp_path, monkeypatch):
     assert "Traceback" not in err
 
 
-def test_what_tune_wrote_is_no_study(call, tmp_path):
+def test_report_refuses_a_folder_with_trials_only(call, tmp_path):
     path = write_spec(tmp_path / "mine.toml", tuning={"rounds": 0}, seeds={"tuning": [100]})
     assert call("tune", path, "--only", "adam")[0] == 0
     status, out, err = call("report", "results/mine")
@@ -288,7 +306,7 @@ def test_what_tune_wrote_is_no_study(call, tmp_path):
     assert "Trials of semaopt tune have no final runs; run the same spec into that folder" in " ".join(err.split())
 
 
-def test_an_own_file_named_like_a_shipped_one_is_run_again_by_its_path(call, tmp_path):
+def test_a_file_named_like_a_shipped_spec_is_rerun_by_its_path(call, tmp_path):
     changes = {"tuning": {"rounds": 0}, "seeds": {"tuning": [100], "final": [0, 1]}}
     path = write_spec(tmp_path / "figure1-digits.toml", **changes)
     assert call("run", "figure1-digits.toml", "--only", "adam")[0] == 0
@@ -299,7 +317,7 @@ def test_an_own_file_named_like_a_shipped_one_is_run_again_by_its_path(call, tmp
     assert not study._is_shipped(spec.load(path).model_copy(update={"scale": "mine"}))
 
 
-def test_a_spec_that_is_not_there(call):
+def test_missing_spec_file(call):
     status, out, err = call("run", "nothing.toml")
     assert (status, out) == (2, "")
     assert (
@@ -307,15 +325,15 @@ def test_a_spec_that_is_not_there(call):
     )
 
 
-def test_data_that_cannot_be_had_is_said(call, tmp_path, monkeypatch):
+def test_data_that_do_not_fit_the_loss(call, tmp_path, monkeypatch):
     monkeypatch.setenv("SEMAOPT_DATA", str(tmp_path / "empty"))
-    path = write_spec(tmp_path / "mine.toml", loss="auc", data={"name": "digits"}, **_saddle())
+    path = write_spec(tmp_path / "mine.toml", loss="auc", data={"name": "digits"}, **_min_max())
     status, out, err = call("run", path)
     assert (status, out) == (2, "")
     assert "loss = 'auc' needs two classes, and digits has 10. Set data.binary = true." in err
 
 
-def _saddle():
+def _min_max():
     options = {"lr": 0.1, "dual_lr": 0.1, "beta": 0.9}
     method = {"name": "pdada", "label": "PDAda", "algorithm": "PDAda", "options": options}
     tuning = {"metric": "valid_auc", "direction": "maximize", "grid": {"lr": [0.1, 1.0]}, "rounds": 0}
@@ -326,24 +344,28 @@ def _saddle():
 @pytest.mark.parametrize(
     ("args", "text"),
     [
-        (("reproduce", "--scale", "huge"), "'huge' is unknown; there is: quick, small, paper"),
-        (("reproduce", "--only", "cifar"), "'cifar' is unknown; there is: checks, figure1"),
+        (("reproduce", "--scale", "huge"), "scale='huge' is unknown. Known: paper, quick, small."),
+        (("reproduce", "--only", "cifar"), "only='cifar' is unknown. "),
         (("reproduce", "--device", "tpu"), "device='tpu' is not available here"),
         (("report",), "Missing argument 'DIR'"),
         (("report", "file"), "file is not an output folder: it contains no runs.sqlite. Give a folder"),
-        (("report", "a", "b"), "2 folders are joined; say where to write"),
+        (("report", "a", "b"), "2 folders are merged into one report, which needs a folder of its own. Add --out DIR."),
         (("run",), "Missing argument 'SPEC'"),
         (("reproduce", "--frob"), "No such option"),
+        (("reproduce", "--scal", "quick"), "No such option: --scal (Possible options: --scale)"),
+        (("reprodcue",), "Did you mean 'reproduce'?"),
+        (("data", "lst"), "Did you mean 'list'?"),
+        (("data", "fetch", "a9b"), "id you mean 'a9a'"),
         (("reproduce", "extra"), "unexpected extra argument"),
         (("frob",), "No such command 'frob'"),
-        (("bench", "frob"), "'frob' is unknown; there is: step"),
-        (("bench", "--threads", "0"), "--threads 0: must lie in 1..1024"),
+        (("bench", "frob"), "'frob' is unknown. Choose from: step"),
+        (("bench", "--threads", "0"), "--threads 0: must be between 1 and 1024. Try --threads 1."),
         (("reproduce", "--out", "file"), "'file' is not a folder, or lies below a file. Choose a folder"),
         (("reproduce", "--out", "file/below"), "'file/below' is not a folder, or lies below a file. Choose a folder"),
         (("reproduce", "--out", "/proc/nothing"), "'/proc/nothing' cannot be written to"),
     ],
 )
-def test_bad_arguments(call, tmp_path, args, text):
+def test_invalid_arguments(call, tmp_path, args, text):
     (tmp_path / "file").write_text("mine")
     status, out, err = call(*args)
     assert (status, out) == (2, "")
@@ -353,11 +375,11 @@ def test_bad_arguments(call, tmp_path, args, text):
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_store_that_may_only_be_read_is_refused_before_any_training(call, monkeypatch, tmp_path):
+def test_a_read_only_store_is_refused_before_training(call, monkeypatch, tmp_path):
     path, connect = write_spec(tmp_path / "mine.toml"), sqlite3.connect
     Store(tmp_path / "there" / "runs.sqlite").__exit__()
     monkeypatch.setattr(sqlite3, "connect", lambda address, **options: connect(address.replace("rwc", "ro"), **options))
-    monkeypatch.setattr(runner, "perform", None)  # nothing comes to it
+    monkeypatch.setattr(runner, "perform", None)  # must not be called
     status, out, err = call("run", path, "--out", "there")
     assert (status, out) == (2, "")
     assert "Make it writable (chmod u+w), or choose another --out" in " ".join(err.split())
@@ -365,13 +387,13 @@ def test_a_store_that_may_only_be_read_is_refused_before_any_training(call, monk
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_a_series_without_a_convex_problem_is_a_failed_run_on_every_engine(call, tmp_path, workers):
+def test_a_run_that_raises_fails_alone_on_every_engine(call, tmp_path, workers):
     raw = spec.load("bilevel-digits", "quick").model_dump()
-    given = {"lr": 10.0, "lower_lr": 0.3}
+    lower_lr = {"soba": 0.03, "bsa": 0.3}
     wanted = [
-        {**method, "options": {**method["options"], **given}}
+        {**method, "options": {**method["options"], "lr": 10.0, "lower_lr": lower_lr[method["name"]]}}
         for method in raw["methods"]
-        if method["name"] in ("soba", "bsa")
+        if method["name"] in lower_lr
     ]
     changes = {
         **{key: raw[key] for key in ("loss", "batch", "metrics")},
@@ -385,25 +407,28 @@ def test_a_series_without_a_convex_problem_is_a_failed_run_on_every_engine(call,
     path.write_text("\n".join(line for line in path.read_text().splitlines() if not line.startswith("tuning")))
     status, out, err = call("run", str(path), "--workers", workers)
     assert (status, out) == (1, "")
-    said = " ".join(err.split())
-    assert "Traceback" not in said
-    assert "1 of 2 failed: mine, bsa, final seed 0" in said
-    assert "RuntimeError: bound=" in said
-    assert "so it is not convex in the lower parameters: regularize it (lower_weight_decay)" in said
-    assert "All other runs are kept. These would most likely fail in the same way again. Once what is said" in said
-    assert "To try these again" not in said
+    text = " ".join(err.split())
+    assert "Traceback" not in text
+    assert "1 of 2 failed: mine, bsa, final seed 0" in text
+    assert "RuntimeError: bound=" in text
+    assert "so it is not convex in the lower parameters: regularize it (lower_weight_decay)" in text
+    assert (
+        "All other runs are stored. The same command will most likely fail again. Fix the cause, then: semaopt run"
+        in text
+    )
+    assert "Retry with" not in text
     assert stored(tmp_path / "results/mine") == 1
 
 
-def test_a_run_whose_process_died_may_be_tried_again(call, monkeypatch, tmp_path):
+def test_a_run_whose_process_died_can_be_retried(call, monkeypatch, tmp_path):
     failed = Failure("its process died 3 times (out of memory?)")
     monkeypatch.setattr(InProcess, "run", lambda self, work, jobs, on_progress: ((job, failed) for job in jobs))
     status, _, err = call("run", write_spec(tmp_path / "mine.toml"), "--only", "adam")
     assert status == 1
-    assert "All other runs are kept. To try these again: semaopt run" in " ".join(err.split())
+    assert "All other runs are stored. Retry with: semaopt run" in " ".join(err.split())
 
 
-@pytest.mark.parametrize("do", [api.run, api.tune])
+@pytest.mark.parametrize("function", [api.run, api.tune])
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -412,13 +437,13 @@ def test_a_run_whose_process_died_may_be_tried_again(call, monkeypatch, tmp_path
         ({"only": "adam"}, r"only='adam' is invalid: it must be a list of names. Write only=\['adam'\]"),
     ],
 )
-def test_bad_arguments_from_python(tmp_path, do, options, text):
+def test_invalid_arguments_from_python(tmp_path, function, options, text):
     with pytest.raises(spec.SpecError, match=text):
-        do(a_spec(), out=tmp_path / "there", **options)
+        function(a_spec(), out=tmp_path / "there", **options)
     assert os.listdir(tmp_path) == []
 
 
-def test_a_disk_that_fills_up(call, monkeypatch, tmp_path):
+def test_full_disk(call, monkeypatch, tmp_path):
     def full(_):
         raise OSError(28, "No space left on device")
 
@@ -428,7 +453,7 @@ def test_a_disk_that_fills_up(call, monkeypatch, tmp_path):
     assert "cannot be written (No space left on device)" in err
 
 
-def test_a_missing_module_of_our_own_is_a_bug(monkeypatch):
+def test_a_missing_module_outside_the_extra_is_raised(monkeypatch):
     monkeypatch.setitem(sys.modules, "semaopt.experiments.cli.commands", None)
     with pytest.raises(ModuleNotFoundError):
         program.main()
@@ -439,48 +464,52 @@ import contextlib, io, json, sys
 from semaopt.__main__ import main
 missing, calls = sys.argv[1], json.loads(sys.argv[2])
 sys.modules[missing] = None
-said = []
+answers = []
 for args in calls:
     sys.argv = ["semaopt", *args]
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        said.append([main(), out.getvalue(), err.getvalue()])
-print(json.dumps(said))
+        answers.append([main(), out.getvalue(), err.getvalue()])
+print(json.dumps(answers))
 """
 
 
 def without(missing, *calls):
-    """What each call answers where that module cannot be imported."""
+    """Return exit status and output of each call where a module cannot be imported."""
     args = [sys.executable, "-c", WITHOUT, missing, json.dumps(calls)]
     return json.loads(subprocess.run(args, capture_output=True, text=True, check=True, cwd=ROOT).stdout)
 
 
-NEEDED = "this command needs the extra [experiments]: pip install 'semaopt[experiments]'\n"
+def refusal(command, missing):
+    remedy = "Install it with: pip install 'semaopt[experiments]'"
+    return f"semaopt {command} needs the extra [experiments]: the module {missing!r} is missing. {remedy}\n"
 
 
-def test_with_torch_alone():
+def test_without_the_extra():
     version = f"semaopt {semaopt.__version__}\n"
-    usage = f"{version}Its commands need the extra [experiments]: pip install 'semaopt[experiments]'\n"
-    said = without("typer", ["--version"], [], ["--help"], ["reproduce"], ["frob"])
-    assert said == [[0, version, ""], [0, usage, ""], [0, usage, ""], [2, "", NEEDED], [2, "", NEEDED]]
+    remedy = "Install it with: pip install 'semaopt[experiments]'"
+    usage = f"{version}The command line needs the extra [experiments]. {remedy}\n"
+    answers = without("typer", ["--version"], [], ["--help"], ["reproduce"], ["frob"])
+    refused = [[2, "", refusal(command, "typer")] for command in ("reproduce", "frob")]
+    assert answers == [[0, version, ""], [0, usage, ""], [0, usage, ""], *refused]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("missing", ["matplotlib", "sklearn"])
-def test_without_one_part_of_the_extra(missing, tmp_path):
-    assert without(missing, ["reproduce", "--out", str(tmp_path / "x")]) == [[2, "", NEEDED]]
+@pytest.mark.parametrize("missing", ["jinja2", "matplotlib", "sklearn"])
+def test_without_one_module_of_the_extra(missing, tmp_path):
+    assert without(missing, ["reproduce", "--out", str(tmp_path / "x")]) == [[2, "", refusal("reproduce", missing)]]
     assert os.listdir(tmp_path) == []
 
 
-def test_the_extra_is_what_is_imported():
+def test_the_extra_lists_what_is_imported():
     imported = set()
     for path in (ROOT / "semaopt" / "experiments").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) else []
             imported |= {name.partition(".")[0] for name in names}
-    elsewhere = {"rdkit", "torch_geometric", "ray", "pandas", "libauc"}  # asked for where needed
+    elsewhere = {"rdkit", "torch_geometric", "ray", "pandas", "libauc"}  # extras of their own
     outside = imported - set(sys.stdlib_module_names) - {"semaopt", "torch", "tomllib"} - elsewhere
-    assert outside | {"tensorboard"} == program.EXTRA  # torch imports that
+    assert outside | {"tensorboard"} == program.EXTRA  # imported by torch
     listed = re.search(r"^experiments = \[(.*?)\n\]", (ROOT / "pyproject.toml").read_text(), re.DOTALL | re.MULTILINE)
     packages = set(re.findall(r'^ *"([\w-]+)', listed[1], re.MULTILINE))
     assert {"sklearn" if name == "scikit-learn" else name for name in packages} == program.EXTRA
@@ -494,8 +523,8 @@ sys.exit(main())
 """
 
 
-def test_ctrl_c_keeps_what_is_finished(tmp_path):
-    # The signal goes to the whole group, as from a terminal.
+def test_ctrl_c_keeps_finished_runs(tmp_path):
+    # The signal goes to the whole process group, as from a terminal.
     path, out = write_spec(tmp_path / "mine.toml", epochs=30), tmp_path / "out"
     args = [sys.executable, "-c", INTERRUPTED, "run", path, "--out", str(out), "--workers", "2"]
     args += ["--checkpoint-seconds", "0.05"]
@@ -506,9 +535,12 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path):
         while stored(out) < 3 and time.monotonic() < deadline:
             time.sleep(0.02)
         os.killpg(run.pid, signal.SIGINT)
-        said, err = run.communicate(timeout=300)
-    assert (run.returncode, said) == (130, "")
-    assert "Interrupted; what is finished is kept, what is under way goes on where it was. To go on: semaopt run" in err
+        out_text, err = run.communicate(timeout=300)
+    assert (run.returncode, out_text) == (130, "")
+    assert (
+        "Interrupted. Finished runs are stored; unfinished runs resume from their checkpoints. Resume with: semaopt"
+        in err
+    )
     assert "Traceback" not in err
     assert 3 <= stored(out) < 36
 
@@ -518,7 +550,7 @@ def stored(out):
     if not path.exists():
         return 0
     with sqlite3.connect(path, timeout=30) as db:
-        there = db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'runs'").fetchone()[0]
-        found = db.execute("SELECT count(*) FROM runs").fetchone()[0] if there else 0
+        exists = db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'runs'").fetchone()[0]
+        found = db.execute("SELECT count(*) FROM runs").fetchone()[0] if exists else 0
     db.close()
     return found

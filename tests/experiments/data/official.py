@@ -1,4 +1,4 @@
-"""Tiny files in the official layouts, and the real ones where they are."""
+"""Tiny files in the official formats, and the real files if they are available."""
 
 import hashlib
 import os
@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from semaopt.experiments.data import sets
+from semaopt.experiments.data import catalogue
 
 MOLECULES = ["CCO", "c1ccccc1", "C", "CC(=O)O", "C#N", "c1ccccc1O", "CCN", "C1CC1", "CC=CC=C", "[Na+].[Cl-]"]
 
 
 def pickled(content):
-    """A pickle as Python 2 wrote it, with its byte strings (Python 3 has none in protocol 2), stop included."""
+    """Return a pickle as Python 2 writes it, with byte strings, including the stop opcode."""
     return b"\x80\x02" + _python2(content) + b"."
 
 
@@ -72,24 +72,24 @@ def bbbp(root, smiles=tuple(MOLECULES * 4), bad=("not a molecule", "")):
 
 @pytest.fixture
 def trusted(monkeypatch, tmp_path):
-    """Take whatever lies in ``tmp_path`` for the official files of a set."""
+    """Treat the files in ``tmp_path`` as the official files of a data set."""
 
     def trust(name, root=tmp_path):
-        one = sets.SETS[name]
+        one = catalogue.SETS[name]
 
         def known(file):
             return replace(file, md5=hashlib.md5((root / file.path).read_bytes()).hexdigest(), rows=None)
 
         downloads = tuple(replace(d, files=tuple(map(known, d.files))) for d in one.downloads)
-        monkeypatch.setitem(sets.SETS, name, replace(one, downloads=downloads))
+        monkeypatch.setitem(catalogue.SETS, name, replace(one, downloads=downloads))
         return root
 
     return trust
 
 
 def real(name):
-    """The root of the real files of a set, or a skip that says what is missing."""
+    """Return the root of the real files of a data set, or skip the test with the command that fetches them."""
     root = os.environ.get("SEMAOPT_DATA")
-    if not root or sets.SETS[name].missing(Path(root)):
+    if not root or catalogue.SETS[name].missing(Path(root)):
         pytest.skip(f"SEMAOPT_DATA has no {name}; semaopt data fetch {name}")
     return root

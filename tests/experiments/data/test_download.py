@@ -1,4 +1,4 @@
-"""Downloads from a server in a thread: right, wrong, cut off, gone."""
+"""Downloads from a local server: intact, damaged, interrupted and missing files."""
 
 import bz2
 import gzip
@@ -11,9 +11,9 @@ import threading
 import pytest
 
 from semaopt.experiments.data import DataError
+from semaopt.experiments.data.catalogue import SETS, DataSet
 from semaopt.experiments.data.download import FOLDER, fetch_all
 from semaopt.experiments.data.files import Download, File
-from semaopt.experiments.data.sets import SETS, DataSet
 
 BODY = b"one,two\n" * 1000
 
@@ -79,12 +79,12 @@ def test_a_file_is_put_in_place_and_not_fetched_again(server, tmp_path, form):
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_wrong_checksum_leaves_what_was_there(server, tmp_path, known):
+def test_a_wrong_checksum_keeps_the_old_file(server, tmp_path, known):
     download = one(server, known=known)
     server.bodies["/it"] = BODY[:-1] + b"!"
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "it.csv").write_bytes(b"mine")
-    with pytest.raises(DataError, match=rf"md5 .*published {md5(BODY)}"):
+    with pytest.raises(DataError, match=rf"md5 .*the published one is {md5(BODY)}"):
         fetch_all([download], tmp_path)
     assert files_under(tmp_path) == ["sub/it.csv"]
     assert (tmp_path / "sub" / "it.csv").read_bytes() == b"mine"
@@ -93,12 +93,12 @@ def test_a_wrong_checksum_leaves_what_was_there(server, tmp_path, known):
 def test_without_a_checksum_the_rows_are_counted_first(server, tmp_path):
     download = one(server, known=False, sums=False)
     server.bodies["/it"] = BODY[:-16]
-    with pytest.raises(DataError, match="998 rows, published 1000"):
+    with pytest.raises(DataError, match="has 998 rows, but 1000 are published"):
         fetch_all([download], tmp_path)
     assert files_under(tmp_path) == []
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "it.csv").write_bytes(b"one line\n")
-    with pytest.raises(DataError, match="998 rows, published 1000"):
+    with pytest.raises(DataError, match="has 998 rows, but 1000 are published"):
         fetch_all([download], tmp_path)
     server.bodies["/it"] = BODY
     assert fetch_all([download], tmp_path) == [tmp_path / "sub" / "it.csv"]
@@ -106,7 +106,7 @@ def test_without_a_checksum_the_rows_are_counted_first(server, tmp_path):
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_download_that_was_cut_off_goes_on(server, tmp_path, ranges):
+def test_an_interrupted_download_is_resumed(server, tmp_path, ranges):
     download = one(server)
     server.cut = 3000
     with pytest.raises(DataError, match="cannot be downloaded") as caught:
@@ -120,7 +120,7 @@ def test_a_download_that_was_cut_off_goes_on(server, tmp_path, ranges):
     assert (tmp_path / "sub" / "it.csv").read_bytes() == BODY
 
 
-def test_a_cut_off_download_without_checksum_is_not_kept(server, tmp_path):
+def test_an_interrupted_download_without_checksum_is_discarded(server, tmp_path):
     download = one(server, known=False)
     server.cut = 3000
     with pytest.raises(DataError, match="cannot be downloaded"):
@@ -134,9 +134,9 @@ def test_a_cut_off_download_without_checksum_is_not_kept(server, tmp_path):
     [b"<html>moved</html>", gzip.compress(BODY)[:-20], bz2.compress(BODY)[:-20], b""],
     ids=["a page", "half a gz", "half a bz2", "nothing"],  # gzip writes the time: every process would have its own id
 )
-def test_what_cannot_be_unpacked(server, tmp_path, form, body):
+def test_archives_that_cannot_be_unpacked(server, tmp_path, form, body):
     server.bodies["/it"] = body
-    with pytest.raises(DataError, match=f"not the {form} file it should be|md5 "):
+    with pytest.raises(DataError, match=f"is not a valid {form} file|md5 "):
         fetch_all([Download(f"{server.url}/it", (File("a", 10, md5(BODY)),), form)], tmp_path)
     assert files_under(tmp_path) == []
 
@@ -155,7 +155,7 @@ def archive(members):
     return packed.getvalue()
 
 
-def test_an_archive_writes_nothing_but_the_files_asked_for(server, tmp_path):
+def test_an_archive_writes_only_the_requested_files(server, tmp_path):
     root = tmp_path / "root"
     server.bodies["/it"] = archive(
         [("../evil", b"x"), ("/evil", b"x"), ("d/a", b"aa"), ("d/more", b"x"), ("d/b", b"b")]
@@ -166,14 +166,14 @@ def test_an_archive_writes_nothing_but_the_files_asked_for(server, tmp_path):
 
 
 @pytest.mark.parametrize("members", [[("d/a", "/etc/hostname")], [("d/a/../a", b"aa")], []])
-def test_links_and_missing_members_are_refused(server, tmp_path, members):
+def test_links_and_missing_files_in_archives_are_errors(server, tmp_path, members):
     server.bodies["/it"] = archive(members)
-    with pytest.raises(DataError, match=r"not the tar.gz file it should be \(.*d/a"):
+    with pytest.raises(DataError, match=r"is not a valid tar.gz file \(.*d/a"):
         fetch_all([Download(f"{server.url}/it", (File("d/a", 2, md5(b"aa")),), "tar.gz")], tmp_path)
     assert files_under(tmp_path) == []
 
 
-def test_a_file_that_unpacks_without_end_is_stopped(server, tmp_path):
+def test_unpacking_stops_at_a_size_limit(server, tmp_path):
     server.bodies["/it"] = gzip.compress(bytes(5_000_000))
     with pytest.raises(DataError, match="unpacks to more than"):
         fetch_all([Download(f"{server.url}/it", (File("a", 10, md5(BODY)),), "gz")], tmp_path)
@@ -183,7 +183,7 @@ def test_a_file_that_unpacks_without_end_is_stopped(server, tmp_path):
 def test_no_server_and_no_such_page(server, tmp_path):
     download = one(server)
     del server.bodies["/it"]
-    with pytest.raises(DataError, match=r"the server answers 404 .*get it by hand from .*/it and put it here"):
+    with pytest.raises(DataError, match=r"the server answers 404 .*Try again, or download .*/it by hand, save it as"):
         fetch_all([download], tmp_path)
     gone = Download("http://127.0.0.1:9/it", download.files)
     with pytest.raises(DataError, match=rf"cannot be downloaded .*it.csv \(md5 {md5(BODY)}\)"):
@@ -197,7 +197,7 @@ def test_a_root_that_cannot_be_written(server, tmp_path):
         fetch_all([one(server)], tmp_path / "file")
 
 
-def test_loading_fetches_what_is_missing(server, tmp_path, monkeypatch):
+def test_loading_fetches_missing_files(server, tmp_path, monkeypatch):
     from semaopt.experiments import data
     from tests.experiments.data.official import bbbp
 
@@ -216,10 +216,10 @@ def test_loading_fetches_what_is_missing(server, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("args", "status", "text"),
     [
-        (("list",), 0, "4 of 4 files missing, 55.0 MB: semaopt data fetch mnist"),
+        (("list",), 0, "Not found, 55.0 MB. Get it with: semaopt data fetch mnist"),
         (("fetch", "tiny"), 0, "it.csv"),
-        (("fetch", "digits"), 0, "digits is there, with scikit-learn"),
-        (("fetch", "tinny"), 2, "did you mean 'tiny'"),
+        (("fetch", "digits"), 0, "digits is already available with scikit-learn."),
+        (("fetch", "tinny"), 2, "Did you mean 'tiny'"),
     ],
 )
 def test_command(server, tmp_path, monkeypatch, capsys, args, status, text):
@@ -238,7 +238,7 @@ def test_an_archive_with_another_checksum_is_not_even_opened(server, tmp_path):
     server.bodies["/it"] = archive([("d/a", b"aa")])
     download = Download(f"{server.url}/it", (File("d/a", 2, md5(b"aa")),), "tar.gz", md5(b"another"))
     with pytest.raises(
-        DataError, match=rf"md5 of what was received .*published {md5(b'another')}; nothing was changed"
+        DataError, match=rf"the download has md5 .*the published one is {md5(b'another')}. Nothing was changed"
     ):
         fetch_all([download], tmp_path)
     assert files_under(tmp_path) == []

@@ -1,4 +1,4 @@
-"""Readers of the official formats, and what they say of files that are something else."""
+"""Readers of the official formats, and their errors for damaged files."""
 
 import os
 import pickle
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from semaopt.experiments import data
-from semaopt.experiments.data import cifar, libsvm, mnist, sets
+from semaopt.experiments.data import catalogue, cifar, libsvm, mnist
 from tests.experiments.data import official
 from tests.experiments.data.official import pickled, trusted
 
@@ -66,7 +66,7 @@ class Hostile:
 def test_hostile_and_broken_pickles_execute_nothing(tmp_path, make):
     flag, path = tmp_path / "executed", tmp_path / "data_batch_1"
     path.write_bytes(make(flag))
-    with pytest.raises(data.DataError, match=r"data_batch_1: .*delete it and fetch the set again"):
+    with pytest.raises(data.DataError, match=r"data_batch_1: .*Delete it and fetch the data set again"):
         cifar.batch(path, b"labels", 10)
     assert not flag.exists()
 
@@ -75,14 +75,14 @@ def test_hostile_and_broken_pickles_execute_nothing(tmp_path, make):
     ("content", "text"),
     [
         ([1], "holds a list"),
-        ({b"labels": [1]}, "data is NoneType and should be uint8"),
+        ({b"labels": [1]}, "data is NoneType, but should be uint8"),
         ({b"data": np.zeros((2, 3), np.uint8), b"labels": [1, 1]}, r"data is uint8 \(2, 3\)"),
         ({b"data": np.zeros((2, 3072), np.float32), b"labels": [1, 1]}, "data is float32"),
-        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1, 10]}, "should be 2 numbers from 0 to 9"),
-        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]}, "should be 2 numbers"),
+        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1, 10]}, "should hold 2 numbers from 0 to 9"),
+        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]}, "should hold 2 numbers"),
     ],
 )
-def test_pickles_of_another_shape(tmp_path, content, text):
+def test_pickles_with_wrong_content(tmp_path, content, text):
     path = tmp_path / "data_batch_1"
     path.write_bytes(pickled(content))
     with pytest.raises(data.DataError, match=text):
@@ -92,9 +92,9 @@ def test_pickles_of_another_shape(tmp_path, content, text):
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (b"", "does not begin as an IDX file"),
-        (b"\x1f\x8b" + bytes(30), "does not begin as an IDX file"),
-        (struct.pack(">IIII", 0x0803, 1, 28, 28) + bytes(700), r"700 values, and \(1, 28, 28\)"),
+        (b"", "is not an IDX file"),
+        (b"\x1f\x8b" + bytes(30), "is not an IDX file"),
+        (struct.pack(">IIII", 0x0803, 1, 28, 28) + bytes(700), r"has 700 values, but its header says \(1, 28, 28\)"),
         (struct.pack(">IIII", 0x0803, 2**32 - 1, 2**32 - 1, 2**32 - 1), "0 values"),
     ],
 )
@@ -114,12 +114,12 @@ def test_libsvm(tmp_path):
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (b"-1 1:1\n", "1 rows, published 2"),
+        (b"-1 1:1\n", "has 1 rows, but 2 are published"),
         (b"-1 1:1\n+1 9:1\n", "not LIBSVM text of 3 columns"),
         (b"-1 1:x\n+1 1:1\n", "not LIBSVM text"),
         (b"<html>\n</html>\n", "not LIBSVM text"),
-        (b"-1 1:1\n3 1:1\n", r"labels \[-1.0, 3.0\], should be -1 and 1"),
-        (b"-1 1:nan\n1 1:1\n", "not finite"),
+        (b"-1 1:1\n3 1:1\n", r"has labels \[-1.0, 3.0\], but they should be -1 and 1"),
+        (b"-1 1:nan\n1 1:1\n", "NaN or infinite values"),
         (bytes(range(128, 256)), "not LIBSVM text"),
     ],
 )
@@ -129,16 +129,17 @@ def test_broken_libsvm(tmp_path, content, text):
         libsvm.parse(tmp_path / "a", 2, 3)
 
 
-def test_a_file_with_another_checksum_is_refused_before_it_is_read(tmp_path, monkeypatch):
+def test_a_file_with_a_wrong_checksum_is_not_read(tmp_path, monkeypatch):
     official.cifar(tmp_path)
     monkeypatch.setattr(cifar, "unpickle", lambda _: pytest.fail("read a file that is not the published one"))
     with pytest.raises(
-        data.DataError, match=r"data_batch_1: md5 \w+ \(\d+ bytes\), published c99cafc1.*fetch it again"
+        data.DataError,
+        match=r"data_batch_1: has md5 \w+ \(\d+ bytes\), but the published one is c99cafc1.*fetch it again",
     ):
         data.load("cifar10", root=tmp_path)
 
 
-def test_where_the_root_is(tmp_path, monkeypatch):
+def test_the_root_folder(tmp_path, monkeypatch):
     from semaopt.experiments.data.files import root_folder
 
     monkeypatch.setenv("SEMAOPT_DATA", str(tmp_path / "a"))
@@ -150,10 +151,10 @@ def test_where_the_root_is(tmp_path, monkeypatch):
     assert root_folder() == tmp_path / "c" / "semaopt" / "data"
 
 
-def test_every_set_is_described():
+def test_every_data_set_has_a_description():
     for name in data.NAMES:
         about = data.describe(name)
         assert about["name"] == name
-        assert all(file.md5 or file.rows for file in sets.SETS[name].files)
-    with pytest.raises(data.DataError, match="did you mean 'mnist'"):
+        assert all(file.md5 or file.rows for file in catalogue.SETS[name].files)
+    with pytest.raises(data.DataError, match="Did you mean 'mnist'"):
         data.describe("minst")

@@ -1,6 +1,8 @@
-"""Tasks: options, splits, facts."""
+"""Tasks: options, splits and facts."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -35,7 +37,7 @@ def test_parts_share_no_row_and_leave_none_out():
     assert not torch.equal(task.train.rows, data.load("breast_cancer", seed=4).train.rows)
 
 
-def test_columns_are_standardised_by_the_training_part_alone():
+def test_columns_are_standardised_on_the_training_part_only():
     task = data.load("breast_cancer")
     std, mean = torch.std_mean(task.train.inputs(dtype=torch.float64), dim=0, correction=0)
     torch.testing.assert_close(mean, torch.zeros(30).double(), atol=1e-5, rtol=0)
@@ -66,7 +68,7 @@ def test_imbalance_keeps_all_negatives():
     assert int(task.train.labels.sum()) == round(0.05 / 0.95 * negatives)
 
 
-def test_noise_is_drawn_anew_and_leaves_labels():
+def test_noise_is_drawn_each_time_and_keeps_labels():
     task = data.load("digits", noise=0.5)
     index, generator = torch.arange(len(task.train)), torch.Generator().manual_seed(0)
     first, second = (task.train.draw(index, generator) for _ in range(2))
@@ -79,25 +81,25 @@ def test_noise_is_drawn_anew_and_leaves_labels():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("digit", {}), "data set 'digit' is unknown; did you mean 'digits'"),
-        (("digits", {"spilt": "random"}), "option 'spilt' is unknown; did you mean 'split'"),
-        (("digits", {"split": "randm"}), "split 'randm' is unknown; did you mean 'random'"),
-        (("digits", {"split": "scaffold"}), "digits holds no molecules; take 'random'"),
-        (("digits", {"imbalance": 0.1}), "digits has 10 classes; pass binary=True"),
+        (("digit", {}), "data set 'digit' is unknown. Did you mean 'digits'"),
+        (("digits", {"spilt": "random"}), "option 'spilt' is unknown. Did you mean 'split'"),
+        (("digits", {"split": "randm"}), "split 'randm' is unknown. Did you mean 'random'"),
+        (("digits", {"split": "scaffold"}), "split='scaffold' needs molecules, and digits holds none. Use 'random'"),
+        (("digits", {"imbalance": 0.1}), "imbalance=0.1 needs two classes, but digits has 10. Pass binary=True"),
         (("digits", {"binary": True, "imbalance": 0.9}), r"must lie in \(0, 0.49"),
         (("digits", {"binary": True, "imbalance": 1e-6}), "leaves none of"),
-        (("digits", {"subset": 5000}), "subset=5000: must lie in 1..1078"),
+        (("digits", {"subset": 5000}), "subset=5000 is invalid: it must lie in 1..1078"),
         (("digits", {"subset": 3}), "cannot be split with all classes"),
-        (("digits", {"noise": 1.0}), r"noise=1.0: must lie in \[0, 1\)"),
+        (("digits", {"noise": 1.0}), r"noise=1.0 is invalid: it must lie in \[0, 1\)"),
     ],
 )
-def test_refusals(arguments, text):
+def test_invalid_arguments(arguments, text):
     name, options = arguments
     with pytest.raises(data.DataError, match=text):
         data.load(name, **options)
 
 
-def test_scaffolds_are_never_cut_and_the_frequent_come_first():
+def test_scaffolds_are_never_split_and_frequent_ones_come_first():
     scaffolds = ["a"] * 5 + ["b"] * 3 + ["c", "d"]
     rows = splits.by_scaffold(scaffolds)
     assert [part.tolist() for part in rows[:3]] == [[0, 1, 2, 3, 4, 5, 6, 7], [9], [8]]
@@ -149,3 +151,14 @@ def test_real_images(name, train):
     x = task.train.inputs(torch.arange(2000))
     assert x.mean().abs() < 0.05
     assert abs(x.std() - 1) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("package", "missing"), [("data", "numpy"), ("models", "sklearn"), ("training", "pydantic"), ("spec", "filelock")]
+)
+def test_without_the_extra_the_error_names_it(package, missing):
+    code = f"import sys; sys.modules[{missing!r}] = None; from semaopt.experiments import {package}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError: semaopt.experiments.")
+    assert last.endswith(f"needs {missing!r}. Install the extra: pip install 'semaopt[experiments]'")

@@ -1,4 +1,4 @@
-"""Molecules: features, batches, the cache."""
+"""Molecules: features, batches and the cache."""
 
 import sys
 import warnings
@@ -9,8 +9,8 @@ import torch
 
 from semaopt.experiments import data
 from semaopt.experiments.data import featurize, molecules
-from semaopt.experiments.data.batches import Molecules
 from semaopt.experiments.data.featurize import BONDS, HYBRIDIZATIONS, SYMBOLS
+from semaopt.experiments.data.molecule_batches import Molecules
 from tests.experiments.data import official
 from tests.experiments.data.official import MOLECULES, trusted
 
@@ -43,13 +43,13 @@ def test_features_of_acetic_acid():
     assert [kinds[i] for i in np.flatnonzero(table[-1])] == ["loop"]
 
 
-def test_what_does_not_parse_is_left_out_in_silence(capfd):
+def test_unparsable_smiles_are_skipped_silently(capfd):
     flat = featurize.featurize(["CCO", "nonsense", "", "C(C)(C)(C)(C)C", "C"])
     assert flat.parsed.tolist() == [0, 4]
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_batch_holds_the_molecules_asked_for():
+def test_a_batch_holds_the_requested_molecules():
     flat = featurize.featurize(MOLECULES)
     rows = torch.tensor([6, 0, 2, 1, 1, 9])
     batch = Molecules(flat).take(rows, "cpu", torch.float64)
@@ -74,7 +74,7 @@ def test_a_batch_holds_the_molecules_asked_for():
     assert batch.to(dtype=torch.float32).source.dtype == torch.int64
 
 
-def test_the_set_says_what_it_left_out(tmp_path, trusted):
+def test_the_facts_name_the_skipped_rows(tmp_path, trusted):
     official.bbbp(tmp_path)
     task = data.load("bbbp", root=trusted("bbbp"), split="scaffold")
     facts = task.describe()
@@ -84,7 +84,7 @@ def test_the_set_says_what_it_left_out(tmp_path, trusted):
     assert len(task.train) + len(task.valid) + len(task.test) == 40
 
 
-def test_featurized_once(tmp_path, trusted, monkeypatch):
+def test_features_are_computed_once(tmp_path, trusted, monkeypatch):
     official.bbbp(tmp_path)
     first = data.load("bbbp", root=trusted("bbbp"))
     (kept,) = (tmp_path / molecules.CACHE).iterdir()
@@ -98,7 +98,7 @@ def test_featurized_once(tmp_path, trusted, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", [lambda c: c[: len(c) // 2], lambda c: b"", lambda c: b"PK" + c[::-1]])
-def test_a_damaged_cache_is_made_anew(tmp_path, trusted, damage):
+def test_a_damaged_cache_is_replaced(tmp_path, trusted, damage):
     official.bbbp(tmp_path)
     data.load("bbbp", root=trusted("bbbp"))
     (kept,) = (tmp_path / molecules.CACHE).iterdir()
@@ -116,7 +116,7 @@ def test_a_cache_of_another_file_is_not_used(tmp_path, trusted):
     assert task.describe()["distinct_molecules"] == 4
 
 
-def test_what_is_kept_can_be_read_by_all_who_may_read_the_data(tmp_path, trusted):
+def test_the_cache_has_the_permissions_of_the_data(tmp_path, trusted):
     official.bbbp(tmp_path)
     data.load("bbbp", root=trusted("bbbp"))
     (kept,) = (tmp_path / molecules.CACHE).iterdir()
@@ -124,10 +124,10 @@ def test_what_is_kept_can_be_read_by_all_who_may_read_the_data(tmp_path, trusted
     assert kept.stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_where_nothing_can_be_kept_it_says_so(tmp_path, trusted):
+def test_a_warning_if_the_cache_cannot_be_written(tmp_path, trusted):
     official.bbbp(tmp_path)
     (tmp_path / molecules.CACHE).touch()
-    with pytest.warns(UserWarning, match="cannot be written .*featurized anew"):
+    with pytest.warns(UserWarning, match="cannot be written .*features are computed again each time"):
         assert len(data.load("bbbp", root=trusted("bbbp")).train) == 32
 
 
@@ -135,11 +135,11 @@ def test_where_nothing_can_be_kept_it_says_so(tmp_path, trusted):
     ("content", "text"),
     [
         (b"num,name,p_np\n1,a,1\n", "row 1 has no column 'smiles'"),
-        (b"num,name,p_np,smiles\n1,a,yes,C\n", "row 1 has p_np='yes', should be 0 or 1"),
-        (b"num,name,p_np,smiles\n", "holds no rows"),
+        (b"num,name,p_np,smiles\n1,a,yes,C\n", "row 1 has p_np='yes', but it should be 0 or 1"),
+        (b"num,name,p_np,smiles\n", "has no rows"),
         (b"\xff\xfe\x00", "not UTF-8"),
         (b'num,name,p_np,smiles\n1,"a,1,C\n', "not a CSV file"),
-        (b"num,name,p_np,smiles\n1,a,1,xyz\n", "none of 1 SMILES can be parsed, the first being 'xyz'"),
+        (b"num,name,p_np,smiles\n1,a,1,xyz\n", "none of 1 SMILES can be parsed; the first is 'xyz'"),
     ],
 )
 def test_broken_tables(tmp_path, trusted, content, text):
@@ -155,7 +155,7 @@ def test_without_rdkit_the_error_names_the_extra(tmp_path, trusted, monkeypatch)
         data.load("bbbp", root=trusted("bbbp"))
 
 
-def test_no_warning_is_left_by_rdkit():
+def test_rdkit_raises_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert featurize.featurize(["[Na+].[Cl-]", "CCO"]) is not None

@@ -1,4 +1,4 @@
-"""Models by name: shapes, sizes, seeds, refusals."""
+"""Models by name: shapes, sizes, seeds and errors."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_images(images, name, count):
     assert all(p.grad is not None for p in model.parameters())
 
 
-def test_images_are_not_molecules(images):
+def test_mpnn_does_not_take_images(images):
     with pytest.raises(data.DataError, match=r"cifar10 holds images\. Use a resnet, mlp or logistic\.$"):
         models.build("mpnn", images)
 
@@ -47,7 +47,7 @@ def test_a_shortcut_skips_pixels_and_adds_channels():
 
 
 @pytest.mark.parametrize("name", ["mlp", "logistic"])
-def test_a_binary_task_has_one_score_for_a_row(name):
+def test_a_binary_task_has_one_score_per_row(name):
     task = data.load("digits", binary=True)
     model = models.build(name, task).double()
     assert model(task.train.inputs(torch.arange(5), dtype=torch.float64)).shape == (5,)
@@ -72,21 +72,21 @@ def test_hidden_layers():
 @pytest.mark.parametrize(
     ("name", "options", "text"),
     [
-        ("mlpp", {}, "model 'mlpp' is unknown; did you mean 'mlp'"),
-        ("mlp", {"hiden": 3}, "option of mlp 'hiden' is unknown; did you mean 'hidden'"),
+        ("mlpp", {}, "model 'mlpp' is unknown. Did you mean 'mlp'"),
+        ("mlp", {"hiden": 3}, "option of mlp 'hiden' is unknown. Did you mean 'hidden'"),
         ("logistic", {"hidden": 3}, "logistic has no option 'hidden'"),
-        ("mlp", {"hidden": []}, r"hidden=\[\]: must be a positive number"),
-        ("mlp", {"hidden": 0}, "hidden=0: must be a positive number"),
+        ("mlp", {"hidden": []}, r"hidden=\[\] is invalid: it must be a positive number"),
+        ("mlp", {"hidden": 0}, "hidden=0 is invalid: it must be a positive number"),
         ("resnet20", {}, r"resnet20 takes images, but digits holds table\. Use mlp or logistic\.$"),
         ("mpnn", {}, r"mpnn takes molecules, but digits holds table\. Use mlp or logistic\.$"),
     ],
 )
-def test_refusals(name, options, text):
+def test_invalid_options(name, options, text):
     with pytest.raises(data.DataError, match=text):
         models.build(name, data.load("digits"), **options)
 
 
-def test_rows_are_not_molecules(tmp_path, trusted):
+def test_other_models_do_not_take_molecules(tmp_path, trusted):
     official.bbbp(tmp_path)
     task = data.load("bbbp", root=trusted("bbbp"))
     for name in ("mlp", "resnet8"):

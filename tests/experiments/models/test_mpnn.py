@@ -1,11 +1,11 @@
-"""The network for molecules: the fast way, the general way and the plain way agree, and it is the one described."""
+"""The message-passing network: its three implementations agree, and it is the described network."""
 
 import pytest
 import torch
 
 from semaopt.experiments import data, models
-from semaopt.experiments.data.batches import GROUP, Molecules
 from semaopt.experiments.data.featurize import featurize
+from semaopt.experiments.data.molecule_batches import GROUP, Molecules
 from semaopt.experiments.models import messages
 from semaopt.experiments.models.mpnn import IMPLEMENTATIONS, MPNN
 from tests.experiments.data.official import MOLECULES, real
@@ -31,7 +31,7 @@ def gradient(model, inputs):
 
 @pytest.mark.parametrize("implementation", ["general", "plain"])
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-12), (torch.float32, 2e-5)])
-def test_all_ways_agree_forward_and_backward(implementation, dtype, close):
+def test_all_implementations_agree_forward_and_backward(implementation, dtype, close):
     assert len(ROWS) > GROUP  # so that attention has several groups
     fast, fast_grads = gradient(network("fast", dtype), batch(dtype=dtype))
     slow, slow_grads = gradient(network(implementation, dtype), batch(dtype=dtype))
@@ -42,8 +42,8 @@ def test_all_ways_agree_forward_and_backward(implementation, dtype, close):
         assert (found - slow_grads[name]).norm() <= close * (1 + found.norm()), name
 
 
-def test_messages_for_any_edge_features_are_nnconvs():
-    """The general way sums per atom and feature; here on features that are no kinds."""
+def test_messages_for_any_edge_features_equal_nnconv():
+    """The general implementation sums per atom and feature; here with arbitrary features."""
     inputs = batch()
     torch.manual_seed(1)
     edge = torch.nn.Linear(7, 16).double()
@@ -57,7 +57,7 @@ def test_messages_for_any_edge_features_are_nnconvs():
     torch.testing.assert_close(messages.by_feature(Weighted(), edge)(h), messages.by_edge(Weighted(), edge)(h))
 
 
-def test_the_plain_way_leaves_the_parameters_alone():
+def test_the_plain_implementation_keeps_the_parameters():
     model = network("plain")
     before = [p.clone() for p in model.parameters()]
     model(batch())
@@ -65,7 +65,7 @@ def test_the_plain_way_leaves_the_parameters_alone():
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_a_score_depends_on_its_molecule_alone(implementation):
+def test_a_score_depends_on_its_molecule_only(implementation):
     model = network(implementation)
     together = model(batch())
     alone = torch.cat([model(batch(row[None])) for row in ROWS])
@@ -74,13 +74,13 @@ def test_a_score_depends_on_its_molecule_alone(implementation):
     assert len({round(score, 9) for score in together.tolist()}) == len(ROWS) - 1
 
 
-def test_an_atom_alone_has_only_its_loop():
+def test_a_single_atom_has_only_its_self_loop():
     methane = batch(torch.tensor([2]))
     assert len(methane.source) == 0
     torch.testing.assert_close(network("fast")(methane), network("plain")(methane))
 
 
-def test_parameters_and_their_start():
+def test_parameters_and_their_initialization():
     model = network()
     assert sum(p.numel() for p in model.parameters()) == 290_561
     recurrent = model.gru.weight_hh
@@ -100,17 +100,17 @@ def test_parameters_and_their_start():
     assert model.readout.norm1.eps == 1e-3
 
 
-def test_refusals():
-    with pytest.raises(data.DataError, match="implementation 'fats' is unknown; did you mean 'fast'"):
+def test_invalid_options():
+    with pytest.raises(data.DataError, match=r"implementation 'fats' is unknown\. Did you mean 'fast'"):
         MPNN(implementation="fats")
-    with pytest.raises(data.DataError, match="units=16: must be at least 29"):
+    with pytest.raises(data.DataError, match="units=16 is invalid: it must be at least 29"):
         MPNN(units=16)
     with pytest.raises(data.DataError, match="mpnn takes molecules, but digits holds table"):
         models.build("mpnn", data.load("digits"))
 
 
 @pytest.mark.slow
-def test_it_learns_on_the_real_set():
+def test_it_learns_on_the_real_data():
     from sklearn.metrics import roc_auc_score
 
     task = data.load("bbbp", root=real("bbbp"))

@@ -1,4 +1,4 @@
-"""Headless Chromium over its debugging pipe: enough to open a page, look at it and press its buttons."""
+"""A small driver of headless Chromium over its debugging pipe: open pages, evaluate, press keys, take screenshots."""
 
 import base64
 import json
@@ -10,8 +10,8 @@ import sys
 import time
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FOUND = next((path for name in NAMES if (path := shutil.which(name))), None)
-WHY_NOT = f"none of {', '.join(NAMES)} is on the PATH"
+CHROMIUM = next((path for name in NAMES if (path := shutil.which(name))), None)
+REASON = f"none of {', '.join(NAMES)} is on the PATH"
 _OPTIONS = (
     "--headless",
     "--disable-gpu",
@@ -22,7 +22,7 @@ _OPTIONS = (
 )
 
 
-# It reads from 3 and writes to 4, which may be taken: both go by higher numbers.
+# Chromium reads from descriptor 3 and writes to 4, which may be in use: both pipes are moved to higher numbers first.
 _START = """
 import fcntl, os, sys
 read, write = (fcntl.fcntl(int(fd), fcntl.F_DUPFD, 64) for fd in sys.argv[1:3])
@@ -33,18 +33,18 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 class Browser:
-    """One page; ``said`` are the errors and the console messages of all pages that were opened."""
+    """One page; ``messages`` collects the errors and console messages of all pages opened."""
 
     def __init__(self, folder, timeout=120.0):
-        self.timeout, self.count, self.said, self.buffer = timeout, 0, [], b""
-        for_it, self.write = os.pipe()
-        self.read, from_it = os.pipe()
+        self.timeout, self.count, self.messages, self.buffer = timeout, 0, [], b""
+        its_input, self.write = os.pipe()
+        self.read, its_output = os.pipe()
         options = (*_OPTIONS, f"--user-data-dir={folder}", "--remote-debugging-pipe", "about:blank")
-        command = [sys.executable, "-c", _START, str(for_it), str(from_it), FOUND, *options]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self.process = subprocess.Popen(command, pass_fds=(for_it, from_it), **quiet)
-        os.close(for_it)
-        os.close(from_it)
+        command = [sys.executable, "-c", _START, str(its_input), str(its_output), CHROMIUM, *options]
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self.process = subprocess.Popen(command, pass_fds=(its_input, its_output), **silent)
+        os.close(its_input)
+        os.close(its_output)
         self.session = None
         targets = self.call("Target.getTargets")["targetInfos"]
         page = next(target["targetId"] for target in targets if target["type"] == "page")
@@ -74,11 +74,11 @@ class Browser:
         message, _, self.buffer = self.buffer.partition(b"\0")
         found = json.loads(message)
         if found.get("method") == "Runtime.exceptionThrown":
-            self.said.append(found["params"]["exceptionDetails"]["text"])
+            self.messages.append(found["params"]["exceptionDetails"]["text"])
         elif found.get("method") == "Runtime.consoleAPICalled":
-            self.said.append(json.dumps(found["params"]["args"]))
+            self.messages.append(json.dumps(found["params"]["args"]))
         elif found.get("method") == "Log.entryAdded":
-            self.said.append(found["params"]["entry"]["text"])
+            self.messages.append(found["params"]["entry"]["text"])
         return found
 
     def call(self, method, **params):
@@ -94,7 +94,7 @@ class Browser:
         return found["result"]
 
     def open(self, path, *, width, height=900, dark=False):
-        """Load a file as a screen of that width shows it."""
+        """Load a file in a window of this width."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
@@ -103,19 +103,20 @@ class Browser:
         while self._receive(deadline).get("method") != "Page.loadEventFired":
             continue
 
-    def ask(self, expression):
-        """The value of an expression of JavaScript in the page."""
+    def evaluate(self, expression):
+        """Return the value of a JavaScript expression in the page."""
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
     def press(self, key):
-        """A key as from the keyboard."""
+        """Press and release a key."""
         more = {"text": "\r", "windowsVirtualKeyCode": 13} if key == "Enter" else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, **more)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key)
 
     def screenshot(self, path, whole=True):
+        """Write a PNG of the whole page, or of the window."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
         found = self.call("Page.captureScreenshot", captureBeyondViewport=whole, **({"clip": clip} if whole else {}))

@@ -1,4 +1,4 @@
-"""Sweeps that are killed, starved of disk, locked out or damaged: a program of its own, run by test_disturbed.py.
+"""Sweeps that are killed, run out of disk space, are locked out or damaged; test_disturbed.py runs this program.
 
 It imports everything and does one sweep undisturbed; then every sweep is a fork of it, so that twenty of them cost
 little more than their training. What became of them is printed as JSON.
@@ -54,7 +54,7 @@ NOBODY = 65534
 
 
 def forked(do: Callable[[], object], log: Path) -> int:
-    """Do it in a fork, with what it prints in ``log``; its process id."""
+    """Call ``do`` in a fork that prints to ``log``; return its process id."""
     child = os.fork()
     if child:
         return child
@@ -65,7 +65,7 @@ def forked(do: Callable[[], object], log: Path) -> int:
         os.dup2(handle, 2)
         found = do()
         status = found if isinstance(found, int) else 0
-    except BaseException as error:  # as the interpreter would show it
+    except BaseException as error:  # printed as the interpreter would
         sys.excepthook(type(error), error, error.__traceback__)
         status = 71
     finally:
@@ -75,12 +75,12 @@ def forked(do: Callable[[], object], log: Path) -> int:
 
 
 def ended(child: int) -> int:
-    """Its exit status, or the negative signal that ended it."""
+    """Return the exit status of a child, or the negative signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def command(spec: str, out: Path, every: float = 0.01) -> Callable[[], int]:
-    """``semaopt run``, in this process alone."""
+    """Return a function that calls ``semaopt run`` in this process."""
 
     def do() -> int:
         options = ["--out", str(out), "--workers", "0", "--checkpoint-seconds", str(every)]
@@ -90,13 +90,13 @@ def command(spec: str, out: Path, every: float = 0.01) -> Callable[[], int]:
     return do
 
 
-def told(do: Callable[[], object], log: Path) -> dict[str, Any]:
-    """Its status and what it said."""
+def outcome(do: Callable[[], object], log: Path) -> dict[str, Any]:
+    """Return the exit status and the output."""
     return {"status": ended(forked(do, log)), "said": log.read_text()}
 
 
 def rows(out: Path) -> dict[str, Any]:
-    """All that the store holds, but the seconds and what depends on them."""
+    """Return the content of the store without times and checksums."""
     with sqlite3.connect(f"file:{out / 'runs.sqlite'}?mode=ro", uri=True, timeout=30) as db:
         runs = db.execute("SELECT key, experiment, method, purpose, seed, status, config FROM runs ORDER BY key")
         curves = db.execute("SELECT key, metric, epochs FROM curves ORDER BY key, metric")
@@ -115,7 +115,7 @@ def die(*_: object) -> None:
 
 
 def at_step(n: int) -> None:
-    """Die in the n-th step of training."""
+    """Kill the process in the n-th training step."""
     left, step = [n], single.SingleRun.step
 
     def counted(self: single.SingleRun, k: int) -> None:
@@ -128,11 +128,11 @@ def at_step(n: int) -> None:
 
 
 def torn(n: int) -> None:
-    """Die while the n-th checkpoint is being written: half of it is on the disk."""
+    """Kill the process while it writes the n-th checkpoint: half of the file is on disk."""
     left, sync = [n], os.fsync
 
     def half(handle: int) -> None:
-        left[0] -= stat.S_ISREG(os.fstat(handle).st_mode)  # the folder is synchronised as well
+        left[0] -= stat.S_ISREG(os.fstat(handle).st_mode)  # folders are synchronized as well
         if left[0] == 0:
             os.ftruncate(handle, os.fstat(handle).st_size // 2)
             die()
@@ -142,7 +142,7 @@ def torn(n: int) -> None:
 
 
 def renamed(n: int) -> None:
-    """Die after the n-th renaming of a checkpoint: two make one, so also between them."""
+    """Kill the process after the n-th rename of a checkpoint; saving one takes two renames."""
     left, replace = [n], Path.replace
 
     def counted(self: Path, target: Any) -> Path:
@@ -156,7 +156,7 @@ def renamed(n: int) -> None:
 
 
 def in_store(n: int) -> None:
-    """Die before the n-th statement that writes into the store: within a transaction, or as it is committed."""
+    """Kill the process before the n-th statement that writes to the store, inside a transaction or at its commit."""
     left, connect = [n], sqlite3.connect
 
     def watched(*args: Any, **options: Any) -> sqlite3.Connection:
@@ -174,7 +174,7 @@ def in_store(n: int) -> None:
 
 
 def keys(out: Path) -> set[str]:
-    """Of the runs in the store, looked up in a copy: what a killed process left there is not touched."""
+    """Return the keys in the store, read from a copy so that the journal of a killed process stays."""
     with tempfile.TemporaryDirectory() as folder:
         for path in out.glob("runs.sqlite*"):
             shutil.copy(path, folder)
@@ -186,7 +186,7 @@ def keys(out: Path) -> set[str]:
 
 
 def noted(do: Callable[[], int], notes: Path) -> Callable[[], int]:
-    """The same, with the key of each run whose training begins in a file."""
+    """Wrap ``do`` so that the key of each run that starts training is appended to a file."""
 
     def noting() -> int:
         perform = runner.perform
@@ -206,7 +206,7 @@ INSIDE: tuple[tuple[Callable[[int], None], int], ...] = ((at_step, 300), (torn, 
 
 
 def killed(spec: str, out: Path, work: Path, seed: int) -> dict[str, Any]:
-    """Twenty kills, one in five from outside; then to the end."""
+    """Kill the sweep twenty times, one in five from outside, then let it finish."""
     rng = random.Random(seed)
     log, notes = work / "log", work / "notes"
     found: dict[str, Any] = {"seen": [], "journals": 0, "lost": 0, "twice": 0}
@@ -230,7 +230,7 @@ def killed(spec: str, out: Path, work: Path, seed: int) -> dict[str, Any]:
         found["lost"] += len(before - keys(out))
         found["twice"] += len(before & set(notes.read_text().split()))
     found["stored"] = len(keys(out))
-    return {**found, "last": told(command(spec, out), log)}
+    return {**found, "last": outcome(command(spec, out), log)}
 
 
 def _doomed(how: Callable[[int], None], n: int, do: Callable[[], int]) -> int:
@@ -239,15 +239,15 @@ def _doomed(how: Callable[[int], None], n: int, do: Callable[[], int]) -> int:
 
 
 def starved(spec: str, out: Path, log: Path) -> list[dict[str, Any]]:
-    """No file may grow beyond so many bytes: the store cannot be made, and when there is one, no checkpoint."""
+    """Limit the size of files: first the store cannot be created, then no checkpoint can be written."""
 
     def limited(most: int) -> int:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
         return command(spec, out, 0.0)()
 
-    found = [{**told(functools.partial(limited, most), log), "left": names(out)} for most in (1_000, 12_000)]
-    ended(forked(functools.partial(_doomed, at_step, 3, command(spec, out)), log))  # now there is a store
-    return [*found, {**told(functools.partial(limited, 6_000), log), "left": names(out)}]
+    found = [{**outcome(functools.partial(limited, most), log), "left": names(out)} for most in (1_000, 12_000)]
+    ended(forked(functools.partial(_doomed, at_step, 3, command(spec, out)), log))  # creates the store
+    return [*found, {**outcome(functools.partial(limited, 6_000), log), "left": names(out)}]
 
 
 def names(out: Path) -> list[str]:
@@ -255,7 +255,7 @@ def names(out: Path) -> list[str]:
 
 
 def on_small_disk(spec: str, folder: Path, log: Path) -> dict[str, Any]:
-    """A file system of its own with 60 kB, where that is permitted (status 77: it is not)."""
+    """Run on a file system of 60 kB, if mounting is permitted (status 77 if not)."""
     folder.mkdir()
 
     def do() -> int:
@@ -268,11 +268,11 @@ def on_small_disk(spec: str, folder: Path, log: Path) -> dict[str, Any]:
         print("left:", *names(folder))
         return status
 
-    return told(do, log)
+    return outcome(do, log)
 
 
 def not_permitted(spec: str, folder: Path, log: Path) -> list[dict[str, Any]]:
-    """A folder that this user may read and not write; root may write everywhere, so it becomes nobody."""
+    """Run in a folder without write permission; root becomes nobody, since it may write everywhere."""
 
     def as_nobody(out: Path) -> int:
         if os.getuid() == 0:
@@ -282,41 +282,43 @@ def not_permitted(spec: str, folder: Path, log: Path) -> list[dict[str, Any]]:
         return command(spec, out)()
 
     folder.mkdir()
-    told(command(spec, folder / "full"), log)
+    outcome(command(spec, folder / "full"), log)
     found = []
     for path in (folder, folder / "full"):
         path.chmod(0o555)
     for out in (folder / "new", folder / "full"):
-        found.append({**told(functools.partial(as_nobody, out), log), "left": names(folder)})
+        found.append({**outcome(functools.partial(as_nobody, out), log), "left": names(folder)})
     for path in (folder, folder / "full"):
         path.chmod(0o755)
     return found
 
 
 def at_once(spec: str, out: Path, work: Path) -> dict[str, Any]:
-    """A second sweep on the folder of one that is under way."""
+    """Start a second sweep on a folder in use."""
     first = forked(command(spec, out), work / "first")
     deadline = time.monotonic() + 60
     while not list(out.glob("checkpoints/*.pt")) and time.monotonic() < deadline:
         time.sleep(0.005)
     os.kill(first, signal.SIGSTOP)
-    second = told(command(spec, out), work / "log")
+    second = outcome(command(spec, out), work / "log")
     os.kill(first, signal.SIGCONT)
     return {"second": second, "first": {"status": ended(first), "said": (work / "first").read_text()}}
 
 
 def damaged(spec: str, out: Path, work: Path, cut: bool) -> dict[str, Any]:
-    """The newest checkpoint of a sweep that was killed loses its end, or a bit of it is another."""
-    ended(forked(functools.partial(_doomed, renamed, 7, command(spec, out, 0.0)), work / "log"))  # in its fourth
+    """Truncate the newest checkpoint of a killed sweep, or flip one of its bits."""
+    ended(
+        forked(functools.partial(_doomed, renamed, 7, command(spec, out, 0.0)), work / "log")
+    )  # while it saves the fourth
     newest = next(path for path in (out / "checkpoints").glob("*.pt") if "previous" not in path.name)
     content = newest.read_bytes()
     at = len(content) // 2
     newest.write_bytes(content[:at] if cut else content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-    return told(command(spec, out), work / "log")
+    return outcome(command(spec, out), work / "log")
 
 
 def spoiled(spec: str, out: Path, log: Path) -> dict[str, Any]:
-    """The store of a finished sweep with one bit of its head, or of a row, another."""
+    """Flip a bit in the header, the schema or a row of the store of a finished sweep."""
     path = out / "runs.sqlite"
     content = path.read_bytes()
     curve = re.search(rb"\[\d\.\d\d\d", content)
@@ -325,14 +327,14 @@ def spoiled(spec: str, out: Path, log: Path) -> dict[str, Any]:
     before = rows(out)
     for name, at in (("head", 16), ("schema", content.index(b"CREATE TABLE") + 3), ("row", curve.end() - 1)):
         path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-        found[name] = told(command(spec, out), log)
-    found["same"] = rows(out) == before  # the row was the last: its run was done again
+        found[name] = outcome(command(spec, out), log)
+    found["same"] = rows(out) == before  # the damaged run was computed again
     path.write_bytes(content)
     return found
 
 
 def record(results: Results, out: Path) -> None:
-    """Instead of figures and page, which take longer than the sweeps here."""
+    """Replace report.write, which takes longer than these sweeps."""
     write_output(out / "results.json", canonical(to_json(results)))
 
 
@@ -342,10 +344,10 @@ def main(folder: str) -> None:
     work = Path(folder)
     whole, short = write_spec(work / "whole.toml", **CHANGES), str(work / "short.toml")
     Path(short).write_text(SHORT)
-    quiet = os.open(os.devnull, os.O_WRONLY)
+    null = os.open(os.devnull, os.O_WRONLY)
     real, error = os.dup(1), os.dup(2)
-    os.dup2(quiet, 1)
-    os.dup2(quiet, 2)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
     statuses = [command(spec, work / name)() for spec, name in ((whole, "whole"), (short, "short"))]
     os.dup2(real, 1)
     os.dup2(error, 2)
@@ -354,7 +356,7 @@ def main(folder: str) -> None:
         "statuses": statuses,
         "killed": killed(whole, work / "killed", work, 0),
         "starved": starved(short, work / "starved", log),
-        "fed": told(command(short, work / "starved"), log),
+        "fed": outcome(command(short, work / "starved"), log),
         "small_disk": on_small_disk(short, work / "disk", log),
         "not_permitted": not_permitted(short, work / "readable", log),
         "at_once": at_once(short, work / "both", work),

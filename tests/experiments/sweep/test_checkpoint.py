@@ -1,4 +1,4 @@
-"""Checkpoints: whole, checked, the one before kept; nothing in them is run."""
+"""Checkpoints: atomic, verified, with one older copy; their content is never executed."""
 
 import os
 import pickle
@@ -20,7 +20,7 @@ def kept(tmp_path):
     return kept
 
 
-def test_the_newest_is_read(kept):
+def test_the_newest_state_is_loaded(kept):
     found = kept.load()
     assert found["epoch"] == 2
     assert torch.equal(found["x"], torch.arange(4.0))
@@ -39,14 +39,14 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_one_is_said_and_the_one_before_it_is_used(kept, damage):
+def test_a_damaged_file_is_reported_and_the_one_before_it_is_used(kept, damage):
     kept.newest.write_bytes(damage(kept.newest.read_bytes()))
     assert kept.load()["epoch"] == 1
     assert kept.notes == [f"checkpoint {KEY}.pt is damaged; resuming from the one before it"]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_both_damaged_it_starts_anew(kept, damage):
+def test_training_starts_from_scratch_if_both_files_are_damaged(kept, damage):
     for path in (kept.newest, kept.previous):
         path.write_bytes(damage(path.read_bytes()))
     assert kept.load() is None
@@ -54,13 +54,13 @@ def test_both_damaged_it_starts_anew(kept, damage):
     assert kept.notes[1] == f"checkpoint {KEY}.previous.pt is damaged; training starts from scratch"
 
 
-def test_killed_between_two_names_the_one_before_is_there(kept):
+def test_the_older_file_survives_a_kill_between_two_renames(kept):
     kept.newest.replace(kept.previous)
     assert kept.load()["epoch"] == 2
     assert kept.notes == []
 
 
-def test_that_of_another_run_is_not_taken(kept, tmp_path):
+def test_the_checkpoint_of_another_run_is_ignored(kept, tmp_path):
     other = Checkpoint(tmp_path / "deep", "d" * 64)
     other.newest.write_bytes(kept.newest.read_bytes())
     assert other.load() is None
@@ -75,24 +75,24 @@ class Hostile:
         return os.mkdir, (self.path,)
 
 
-def test_what_lies_there_is_never_run(kept, tmp_path):
+def test_content_is_never_executed(kept, tmp_path):
     hostile = Hostile(str(tmp_path / "ran"))
     kept.newest.write_bytes(pack({"key": KEY, "state": {"x": hostile}}))
     assert kept.load()["epoch"] == 1
     assert unpack(pickle.dumps(hostile)) is None
     assert not (tmp_path / "ran").exists()
     pickle.loads(pickle.dumps(hostile))
-    assert (tmp_path / "ran").exists()  # so it would have shown
+    assert (tmp_path / "ran").exists()  # unsafe loading does execute it
 
 
-def test_removed_nothing_is_left(kept):
+def test_remove_leaves_no_file(kept):
     kept.newest.with_name(f".{KEY}.pt.123.part").write_bytes(b"as much as process 123 wrote until it was killed")
     kept.remove()
     assert os.listdir(kept.newest.parent) == []
     assert kept.load() is None
 
 
-def test_a_full_disk_leaves_what_was_there(kept, monkeypatch):
+def test_a_full_disk_leaves_the_old_file(kept, monkeypatch):
     def full(_):
         raise OSError(28, "No space left on device")
 

@@ -1,4 +1,4 @@
-"""Killed twenty times, without disk, locked out, damaged: a sweep comes to the bits of an undisturbed one, or says why.
+"""Sweeps that are killed, run out of disk space, or are damaged: the results are identical, or an error says why.
 
 What is disturbed, and how, is in disturbed.py.
 """
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def found():
-    """What became of all sweeps; in a folder open to every user (pytest's are not), for one of them is nobody."""
+    """Return the outcomes of all sweeps, run in a folder open to all users: one sweep runs as nobody."""
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryDirectory() as work:
         Path(work).chmod(0o755)
@@ -42,7 +42,7 @@ def said(answer, status, text):
     assert "Traceback" not in answer["said"]
 
 
-def test_killed_twenty_times_nothing_is_lost_and_nothing_done_twice(found):
+def test_twenty_kills_lose_no_run_and_repeat_none(found):
     killed = found["killed"]
     assert Counter(name for name, _ in killed["seen"]) == dict.fromkeys(
         ("at_step", "torn", "renamed", "in_store", "outside"), disturbed.KILLS // 5
@@ -51,19 +51,19 @@ def test_killed_twenty_times_nothing_is_lost_and_nothing_done_twice(found):
     assert (killed["lost"], killed["twice"]) == (0, 0)
     left = disturbed.RUNS - killed["stored"]
     assert left > 0, "the sweep was too short to be killed so often"
-    said(killed["last"], 0, f"{left} runs done, {killed['stored']} reused")
+    said(killed["last"], 0, f"{left} runs computed, {killed['stored']} reused")
     assert found["same"]["killed"] == [True, True]
 
 
-def test_a_full_disk_is_said_and_what_is_there_stays_whole(found):
-    """A limit to the size of files, too small for the store or for a checkpoint; without it the sweep goes on."""
+def test_a_full_disk_is_reported_and_stored_runs_survive(found):
+    """Limit the size of files, too small for the store or a checkpoint; without the limit the sweep resumes."""
     *store, checkpoint = found["starved"]
     for answer in store:
         said(answer, 2, r"runs.sqlite cannot be used \((disk I/O error|database or disk is full)\)\. Free disk space")
     said(checkpoint, 2, r"[0-9a-f]{64}.pt cannot be written \(File too large\)\. Choose another --out")
     for answer in found["starved"]:
         assert not [name for name in answer["left"] if name.endswith(".part")]
-    said(found["fed"], 0, "2 runs done, 0 reused")
+    said(found["fed"], 0, "2 runs computed, 0 reused")
     assert found["same"]["starved"] == [True, True]
 
 
@@ -75,21 +75,21 @@ def test_a_disk_of_sixty_kilobytes(found):
     assert ".part" not in answer["said"].partition("left:")[2]
 
 
-def test_a_folder_that_may_not_be_written(found):
+def test_a_folder_without_write_permission(found):
     for answer in found["not_permitted"]:
         said(answer, 2, "cannot be written to: Permission denied")
         assert answer["left"] == found["not_permitted"][0]["left"]
     assert len(found["not_permitted"]) == 2
 
 
-def test_two_at_once_on_one_folder(found):
+def test_two_sweeps_on_one_folder(found):
     said(found["at_once"]["second"], 2, r"both is in use by another process\. Wait until it ends, or choose another")
-    said(found["at_once"]["first"], 0, "2 runs done, 0 reused")
+    said(found["at_once"]["first"], 0, "2 runs computed, 0 reused")
     assert found["same"]["both"] == [True, True]
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped"])
-def test_a_damaged_checkpoint_is_said_and_the_one_before_it_used(found, damage):
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(found, damage):
     said(found[damage], 0, r"seed 0 \(.*\): checkpoint [0-9a-f]{64}\.pt is damaged; resuming from the one before it")
     assert found["same"][damage] == [True, True]
 
@@ -97,5 +97,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_it_used(found, damage):
 def test_a_damaged_store(found):
     said(found["spoiled"]["head"], 2, r"runs.sqlite cannot be used \(file is not a database\)\. If it is damaged, move")
     said(found["spoiled"]["schema"], 2, r"runs.sqlite cannot be used \(malformed database schema")
-    said(found["spoiled"]["row"], 0, "its row in the store is damaged; the run is computed again.* 1 run, 1 reused")
+    said(
+        found["spoiled"]["row"], 0, "row in the store is damaged; the run is computed again.* 1 run computed, 1 reused"
+    )
     assert found["spoiled"]["same"]

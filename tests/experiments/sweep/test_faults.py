@@ -1,4 +1,4 @@
-"""Killed at any moment, a sweep comes to the bits of an undisturbed one; also on Ray, also trained by two processes."""
+"""Sweeps killed at any moment end with identical results, also on Ray; two processes can train one run."""
 
 import contextlib
 import json
@@ -35,14 +35,14 @@ def command(path, out, *more):
 
 
 def at_work(out):
-    """Whether a checkpoint was written just now."""
+    """Return whether a checkpoint was written just now."""
     times = [path.stat().st_mtime for path in (out / "checkpoints").glob("*.pt")]
     return bool(times) and time.time() - max(times) < 0.5
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """What an undisturbed sweep finds, once for each way to train."""
+    """Return the results of an uninterrupted sweep, computed once per value of ``vectorize``."""
     folder, known = tmp_path_factory.mktemp("whole"), {}
 
     def found(vectorize=1):
@@ -56,8 +56,8 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize("vectorize", [1, 3])
-def test_killed_at_random_moments_it_comes_to_the_same(tmp_path, vectorize, whole):
-    """The whole command with its workers; test_disturbed.py kills more often, and while files are being written."""
+def test_kills_at_random_moments_do_not_change_the_results(tmp_path, vectorize, whole):
+    """Kill the command and its workers; test_disturbed.py kills more often, also while files are written."""
     path = write_spec(tmp_path / "mine.toml", **CHANGES, vectorize=vectorize)
     moments = random.Random(vectorize)
     before = -1
@@ -67,9 +67,9 @@ def test_killed_at_random_moments_it_comes_to_the_same(tmp_path, vectorize, whol
             while not at_work(tmp_path / "killed") and run.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.01)
             time.sleep(moments.uniform(0, 1))
-            with contextlib.suppress(ProcessLookupError):  # it may have come to its end
+            with contextlib.suppress(ProcessLookupError):  # it may have finished
                 os.killpg(run.pid, signal.SIGKILL)
-        assert stored(tmp_path / "killed") >= before  # what was finished stays
+        assert stored(tmp_path / "killed") >= before  # finished runs stay
         before = stored(tmp_path / "killed")
     last = subprocess.run(**command(path, tmp_path / "killed", "--workers", "2"), check=True)
     assert f"{before} reused" in last.stderr
@@ -78,8 +78,8 @@ def test_killed_at_random_moments_it_comes_to_the_same(tmp_path, vectorize, whol
     assert not (tmp_path / "killed" / "checkpoints").exists()
 
 
-def test_a_worker_that_is_killed_costs_nothing_but_time(tmp_path, whole):
-    """The command itself goes on: the run continues from its checkpoint in a new process."""
+def test_a_killed_worker_is_replaced(tmp_path, whole):
+    """The command continues: the run resumes from its checkpoint in a new process."""
     path = write_spec(tmp_path / "mine.toml", **CHANGES)
     with subprocess.Popen(**command(path, tmp_path / "killed", "--workers", "2")) as run:
         killed = 0
@@ -87,7 +87,7 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(tmp_path, whole):
         while killed < 2 and time.monotonic() < deadline and run.poll() is None:
             if at_work(tmp_path / "killed") and kill_a_child(run.pid):
                 killed += 1
-                time.sleep(1)  # the checkpoint it left is then not taken for one at work
+                time.sleep(1)  # so that its checkpoint is not mistaken for a new one
             time.sleep(0.05)
         _, err = run.communicate(timeout=600)
     assert run.returncode == 0, err
@@ -108,7 +108,7 @@ def kill_a_child(parent):
     return False
 
 
-def test_on_ray_with_a_worker_killed_the_results_are_the_same(tmp_path, whole):
+def test_a_killed_ray_worker_does_not_change_the_results(tmp_path, whole):
     pytest.importorskip("ray", reason="the extra [ray] is not installed")
     path = write_spec(tmp_path / "mine.toml", **CHANGES)
     with subprocess.Popen(**command(path, tmp_path / "ray", "--workers", "2", "--engine", "ray")) as run:
@@ -125,7 +125,7 @@ def test_on_ray_with_a_worker_killed_the_results_are_the_same(tmp_path, whole):
 
 
 def kill_a_ray_worker(driver):
-    """One that does a job now: Ray writes the name of the job over the process's own."""
+    """Return a process that executes a job now: Ray sets its title to the name of the job."""
     import psutil
 
     mine = psutil.Process(driver).children(recursive=True)
@@ -136,7 +136,7 @@ def kill_a_ray_worker(driver):
     return True
 
 
-def test_two_processes_train_one_run_as_one_does(tmp_path):
+def test_two_processes_train_one_run_like_one(tmp_path):
     path = write_spec(tmp_path / "mine.toml", batch=100)  # 1,078 examples: the last batch has 78
     args = command(path, tmp_path / "two")
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
@@ -155,7 +155,7 @@ def test_two_processes_train_one_run_as_one_does(tmp_path):
     assert machines == {2}
 
 
-def test_from_python_it_is_a_table(tmp_path):
+def test_run_returns_a_table(tmp_path):
     small = a_spec(tuning={"rounds": 0}, seeds={"final": [0, 1]})
     table = api.run(small, out=tmp_path, workers=2)
     assert len(table) == 6

@@ -1,4 +1,4 @@
-"""The store survives what happens to files, and stays quick."""
+"""The store: damage, other files in its place, failed writes, speed, and the lock of its folder."""
 
 import math
 import os
@@ -34,7 +34,7 @@ def path(tmp_path):
     return tmp_path / "runs.sqlite"
 
 
-def test_what_was_put_is_got(path):
+def test_get_returns_what_put_stored(path):
     with Store(path) as store:
         found = store.get("k" * 64)
         assert (found.seconds, found.status, len(store)) == (1.5, "diverged", 1)
@@ -47,7 +47,7 @@ def test_what_was_put_is_got(path):
         assert store.damaged == []
 
 
-def test_all_of_a_unit_or_none(path):
+def test_put_stores_all_results_or_none(path):
     with Store(path) as store:
         with pytest.raises(KeyError):
             store.put([(row("a"), RESULT), ({"key": "b"}, RESULT)])
@@ -68,7 +68,7 @@ def test_all_of_a_unit_or_none(path):
         "DELETE FROM curves WHERE metric = 'loss'",
     ],
 )
-def test_a_damaged_row_is_noticed_and_replaced(path, damage):
+def test_a_damaged_row_is_detected_and_replaced(path, damage):
     with sqlite3.connect(path) as db:
         db.execute(damage)
     db.close()
@@ -82,7 +82,7 @@ def test_a_damaged_row_is_noticed_and_replaced(path, damage):
 @pytest.mark.parametrize(
     "content", [b"not a database, but long enough to look at" * 100, b"SQLite format 3\0" + b"\xff" * 4096]
 )
-def test_a_file_that_is_no_store_is_left_alone(tmp_path, content):
+def test_a_file_that_is_not_a_store_stays_unchanged(tmp_path, content):
     path = tmp_path / "runs.sqlite"
     path.write_bytes(content)
     with pytest.raises(OutputError, match=r"cannot be used \(.*\)\. If it is damaged, move it away"):
@@ -90,7 +90,7 @@ def test_a_file_that_is_no_store_is_left_alone(tmp_path, content):
     assert path.read_bytes() == content
 
 
-def test_a_store_of_another_version_is_left_alone(path):
+def test_a_store_of_another_version_is_refused(path):
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 99")
     db.close()
@@ -104,13 +104,13 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         Store(tmp_path / "file" / "runs.sqlite")
 
 
-def test_a_store_that_may_only_be_read_is_refused_when_it_is_opened(path, monkeypatch):
+def test_a_read_only_store_is_refused_when_it_is_opened(path, monkeypatch):
     before = path.read_bytes()
     Store(path).__exit__()
-    assert path.read_bytes() == before  # that it can be written to was tried, and taken back
+    assert path.read_bytes() == before  # opening writes and rolls back
     connect = sqlite3.connect
 
-    def unprivileged(address, **options):  # what SQLite does where the file's mode forbids to write; root may always
+    def unprivileged(address, **options):  # imitate a file mode that forbids writing; it does not bind root
         return connect(address.replace("mode=rwc", "mode=ro"), **options)
 
     monkeypatch.setattr(sqlite3, "connect", unprivileged)
@@ -121,37 +121,37 @@ def test_a_store_that_may_only_be_read_is_refused_when_it_is_opened(path, monkey
         assert len(store) == 1
 
 
-def test_ten_thousand_runs_are_looked_up_at_once(tmp_path):
+def test_looking_up_runs_is_fast(tmp_path):
     with Store(tmp_path / "runs.sqlite") as store:
         curve = [0.5] * 60
         store.put([(row(f"{k:064}", seed=k), Result({"loss": curve, "auc": curve}, 1.0)) for k in range(10_000)])
         started = time.process_time()
         assert all(store.get(f"{k:064}") is not None for k in range(0, 10_000, 10))
-        assert time.process_time() - started < 5  # a thousand; generous, for a scan of all would take minutes
+        assert time.process_time() - started < 5  # for 1000 lookups; scanning the table each time would take minutes
         plan = store._db.execute("EXPLAIN QUERY PLAN SELECT * FROM runs WHERE key = 'a'").fetchall()
         assert "SEARCH" in plan[0][3]
 
 
-def test_a_folder_has_one_owner(tmp_path):
+def test_a_folder_is_locked_by_one_process(tmp_path):
     with locked(tmp_path), pytest.raises(OutputError, match=r"in use by another process\. Wait"), locked(tmp_path):
-        raise AssertionError("two owners")
+        raise AssertionError("locked twice")
     with locked(tmp_path):
         assert (tmp_path / ".lock").exists()
 
 
-def test_the_new_name_is_synchronised_as_the_content_is(tmp_path, monkeypatch):
-    synchronised, sync = [], os.fsync
+def test_file_and_folder_are_synchronized(tmp_path, monkeypatch):
+    synchronized, sync = [], os.fsync
 
-    def noted(handle):
-        synchronised.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+    def recorded(handle):
+        synchronized.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
         sync(handle)
 
-    monkeypatch.setattr(os, "fsync", noted)
-    write_output(tmp_path / "a.txt", "all of it")
-    assert synchronised == ["file", "folder"]
+    monkeypatch.setattr(os, "fsync", recorded)
+    write_output(tmp_path / "a.txt", "content")
+    assert synchronized == ["file", "folder"]
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_only_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     write_output(path, "old")
 

@@ -1,4 +1,4 @@
-"""A study from beginning to end: resumed, damaged, interrupted, it comes to the same."""
+"""Studies: interrupted, resumed or damaged, they end with the same results."""
 
 import json
 import math
@@ -24,18 +24,18 @@ from tests.experiments.tiny import AUC, EACH, RAW, RUNS, Watcher, a_spec, go
 
 
 def lasting(results):
-    """What must not depend on how often it was interrupted."""
+    """Return what must not depend on interruptions."""
     return {key: value for key, value in json.loads(canonical(to_json(results))).items() if key != "session"}
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    out = tmp_path_factory.mktemp("undisturbed")
+def uninterrupted(tmp_path_factory):
+    out = tmp_path_factory.mktemp("uninterrupted")
     return out, go(out)
 
 
-def test_it_leaves_the_store_and_nothing_under_way(undisturbed):
-    out, results = undisturbed
+def test_a_finished_study_leaves_only_the_store(uninterrupted):
+    out, results = uninterrupted
     assert {path.name for path in out.iterdir()} <= {"runs.sqlite", ".lock"}
     assert (results.session.computed, results.session.reused) == (RUNS, 0)
     with sqlite3.connect(out / "runs.sqlite") as db:
@@ -45,8 +45,8 @@ def test_it_leaves_the_store_and_nothing_under_way(undisturbed):
     db.close()
 
 
-def test_results_hold_all_that_was_measured(undisturbed):
-    found = lasting(undisturbed[1])["experiments"]["tiny"]
+def test_results_contain_all_measurements(uninterrupted):
+    found = lasting(uninterrupted[1])["experiments"]["tiny"]
     (tuning,) = found["tuning"]
     assert tuning["trials_per_method"] == dict.fromkeys(("adam", "beta", "both"), EACH)
     assert [(e["axis"], e["value"]) for e in tuning["extensions"]] == [("lr", 0.0333333)]
@@ -59,8 +59,8 @@ def test_results_hold_all_that_was_measured(undisturbed):
     assert found["data"]["sizes"] == {"train": 1078, "valid": 359, "test": 360}
 
 
-def test_all_that_is_written_for_people(undisturbed, tmp_path):
-    report.write(undisturbed[1], tmp_path)
+def test_the_report_files(uninterrupted, tmp_path):
+    report.write(uninterrupted[1], tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
         "tiny.png",
         "tiny.svg",
@@ -71,23 +71,23 @@ def test_all_that_is_written_for_people(undisturbed, tmp_path):
     assert (tmp_path / "tiny.png").read_bytes().startswith(b"\x89PNG")
     written = json.loads((tmp_path / "results.json").read_text())
     assert written.pop("session")["computed"] == RUNS
-    assert written == lasting(undisturbed[1])
+    assert written == lasting(uninterrupted[1])
 
 
-def test_a_second_time_everything_is_reused(undisturbed):
+def test_a_second_run_reuses_everything(uninterrupted):
     watch = Watcher()
-    results = go(undisturbed[0], watch=watch)
+    results = go(uninterrupted[0], watch=watch)
     assert (results.session.computed, results.session.reused) == (0, RUNS)
     assert (watch.planned, watch.finished) == (0, 0)
     assert "36 finished runs found in the store and reused" in watch.said
-    assert lasting(results) == lasting(undisturbed[1])
+    assert lasting(results) == lasting(uninterrupted[1])
 
 
-def test_the_plan_is_what_is_done_also_by_ensembles(tmp_path):
+def test_planned_epochs_equal_trained_epochs_for_vectorized_runs(tmp_path):
     watch = Watcher()
     spec = a_spec(vectorize=3)
     results = go(tmp_path, spec, watch=watch)
-    assert watch.planned == watch.finished == 3 * (3 * 3 + 3)  # three units a method and round, and the final ones
+    assert watch.planned == watch.finished == 3 * (3 * 3 + 3)  # three units per method and round, and one of final runs
     assert results.session.computed == RUNS
     again = go(tmp_path, spec)
     assert again.session.reused == RUNS
@@ -95,23 +95,23 @@ def test_the_plan_is_what_is_done_also_by_ensembles(tmp_path):
 
 
 @pytest.mark.parametrize("units", [1, 40, 60])
-def test_interrupted_and_resumed_it_comes_to_the_same(undisturbed, tmp_path, units):
+def test_an_interrupted_study_resumes_to_the_same_results(uninterrupted, tmp_path, units):
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path, watch=Watcher(stop_after=units))
     results = go(tmp_path)
     assert results.session.reused == units
     assert results.session.computed == RUNS - units
-    assert lasting(results) == lasting(undisturbed[1])
+    assert lasting(results) == lasting(uninterrupted[1])
 
 
-def test_only_some_methods(undisturbed, tmp_path):
+def test_running_one_method_gives_its_results(uninterrupted, tmp_path):
     results = go(tmp_path, only=["both"])
     (final,) = results.findings[0].finals
     assert final.method.name == "both"
-    assert final.runs[0].curves == undisturbed[1].findings[0].final("both").runs[0].curves
+    assert final.runs[0].curves == uninterrupted[1].findings[0].final("both").runs[0].curves
 
 
-def test_a_damaged_row_is_said_and_done_again(undisturbed, tmp_path):
+def test_a_damaged_row_is_reported_and_computed_again(uninterrupted, tmp_path):
     go(tmp_path)
     with sqlite3.connect(tmp_path / "runs.sqlite") as db:
         db.execute("UPDATE curves SET epochs = '[0.0]' WHERE key = (SELECT min(key) FROM runs WHERE purpose = 'tune')")
@@ -121,10 +121,10 @@ def test_a_damaged_row_is_said_and_done_again(undisturbed, tmp_path):
     assert len(results.session.damaged) == 1
     assert results.session.computed == 1
     assert any("its row in the store is damaged; the run is computed again" in text for text in watch.said)
-    assert lasting(results) == lasting(undisturbed[1])
+    assert lasting(results) == lasting(uninterrupted[1])
 
 
-def test_other_code_does_not_reuse_its_runs(tmp_path, monkeypatch):
+def test_runs_of_other_code_are_not_reused(tmp_path, monkeypatch):
     go(tmp_path, only=["adam"])
     known = run.fingerprint()
     monkeypatch.setattr(run, "fingerprint", lambda: {**known, "code": "changed"})
@@ -133,7 +133,7 @@ def test_other_code_does_not_reuse_its_runs(tmp_path, monkeypatch):
 
 @pytest.fixture
 def code(tmp_path, monkeypatch):
-    """A copy of the package and a function that returns its fingerprint after a file of it was edited."""
+    """Return a function that edits a file of a copy of the package and returns the fingerprint."""
     root = tmp_path / "semaopt"
     shutil.copytree(Path(fingerprint.semaopt.__file__).parent, root, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(fingerprint.semaopt, "__file__", str(root / "__init__.py"))
@@ -168,17 +168,17 @@ def test_editing_a_folder_that_does_not_compute_keeps_the_fingerprint(code, fold
         *("experiments/training/loop.py", "experiments/data/splits.py", "experiments/models/mlp.py"),
     ],
 )
-def test_editing_what_computes_changes_the_fingerprint(code, name):
+def test_editing_computing_code_changes_the_fingerprint(code, name):
     before = code(None)
     assert code(name) != before
 
 
-def test_every_place_that_computes_exists():
+def test_all_computing_folders_exist():
     root = Path(fingerprint.semaopt.__file__).parent
     assert all((root / name).exists() for name in fingerprint.COMPUTING)
 
 
-def test_the_fingerprint_is_of_the_compiled_step_and_not_of_its_sources(code):
+def test_the_fingerprint_covers_the_compiled_step_not_its_sources(code):
     """Wheels have no C sources, and in a checkout the sources may be newer than the library."""
     first = code("kernels/_step.so", "built")
     assert code("kernels/step.c", "other") == first
@@ -186,7 +186,7 @@ def test_the_fingerprint_is_of_the_compiled_step_and_not_of_its_sources(code):
     assert code("kernels/_step.so", "built") == first
 
 
-def test_a_name_for_people_is_not_part_of_the_key_and_all_else_is():
+def test_the_key_covers_everything_but_names():
     def key(**changes):
         spec = a_spec(**changes)
         return runs.make(spec, spec.methods[0], {"lr": 0.1}, seed=0, purpose="final", machine=Machine()).key
@@ -196,22 +196,22 @@ def test_a_name_for_people_is_not_part_of_the_key_and_all_else_is():
     assert len({key(), *(key(**change) for change in changes)}) == 5
 
 
-def test_two_on_one_folder_the_second_is_refused(tmp_path):
+def test_a_folder_in_use_is_refused(tmp_path):
     with locked(tmp_path), pytest.raises(OutputError, match="in use by another process"):
         go(tmp_path)
 
 
 class Unlucky:
-    """Does all jobs but one."""
+    """Executes all jobs but one."""
 
     def run(self, work, jobs, on_progress):
         for k, job in enumerate(jobs):
-            yield job, Failure("it fell over") if k == 1 else work(job)
+            yield job, Failure("it failed") if k == 1 else work(job)
 
 
-def test_a_failing_run_is_named_and_the_others_are_kept(tmp_path):
+def test_a_failed_run_is_named_and_the_others_are_stored(tmp_path):
     place = study.Workspace(tmp_path, Machine())
-    with pytest.raises(RunsError, match=r"1 of 36 failed:\ntiny, adam, tune seed 101 \(.*\): it fell over"):
+    with pytest.raises(RunsError, match=r"1 of 36 failed:\ntiny, adam, tune seed 101 \(.*\): it failed"):
         study.conduct([a_spec()], place, Unlucky(), Watcher(), command="")
     results = go(tmp_path)
     assert results.session.reused == 35
@@ -230,7 +230,7 @@ def test_tree_estimators_resume_with_the_same_proposals(tmp_path):
     assert lasting(resumed) == lasting(whole)
 
 
-def test_successive_halving_gives_up_early_and_goes_on_from_there(tmp_path, monkeypatch):
+def test_successive_halving_prunes_and_continues_from_checkpoints(tmp_path, monkeypatch):
     counted = []
     monkeypatch.setattr(runner, "count_epoch", lambda: counted.append(1))
     late = {name: {"options": {"every": 100}} for name in ("beta", "both")}  # no decay before the first rung
@@ -239,9 +239,9 @@ def test_successive_halving_gives_up_early_and_goes_on_from_there(tmp_path, monk
     trials = [trial for found in results.findings[0].tuning.trials.values() for trial in found.values()]
     assert len(trials) == 18
     pruned = [trial.pruned for trial in trials if trial.pruned is not None]
-    assert Counter(pruned) == {1: 12, 4: 3}  # six of each method, the best quarter rounded up goes on
+    assert Counter(pruned) == {1: 12, 4: 3}  # six per method; the best quarter, rounded up, continues
     ends = sum(8 if trial.pruned is None else trial.pruned for trial in trials)
-    assert len(counted) == 2 * ends + 3 * 8  # from rung to rung nothing is trained twice
+    assert len(counted) == 2 * ends + 3 * 8  # no epoch is trained twice
     assert all(results.findings[0].tuning.best(name).pruned is None for name in ("adam", "beta", "both"))
     assert not (tmp_path / "checkpoints").exists()
     origin = results.findings[0].origin
@@ -254,7 +254,7 @@ def test_successive_halving_gives_up_early_and_goes_on_from_there(tmp_path, monk
     db.close()
 
 
-def test_figure_three_measures_bounds(tmp_path):
+def test_bounds_of_the_scaling_are_measured(tmp_path):
     methods = [
         {"name": name, "label": label, "algorithm": "ASA", "options": {"lr": 1e-2, "beta": 0.9, "scaling": scaling}}
         for name, label, scaling in (("adam", "Adam", "adam"), ("bound", "AdaBound", "adabound"))

@@ -34,7 +34,7 @@ def with_rounds(rounds):
     return DIGITS.model_copy(update={"tuning": DIGITS.tuning.model_copy(update={"rounds": rounds})})
 
 
-def test_every_method_gets_as_many_trials():
+def test_every_method_gets_the_same_number_of_trials():
     tuning = tune(DIGITS, best_at(1e-2))
     assert budgets(tuning) == {27}
     adam, *others = (tuning.trials[name].values() for name in NAMES)
@@ -44,14 +44,14 @@ def test_every_method_gets_as_many_trials():
         assert {trial.values["lr"] for trial in trials} <= {trial.values["lr"] for trial in adam}
 
 
-def test_a_best_value_inside_needs_no_extension():
+def test_no_extension_if_the_best_value_is_inside():
     tuning = tune(DIGITS, best_at(1e-2))
     assert tuning.extensions == []
     assert tuning.on_edge == {}
     assert tuning.best("adam").values == {"lr": 1e-2, "g0": 1e-5}
 
 
-def test_the_grid_grows_for_all_when_one_lies_on_its_edge():
+def test_the_grid_grows_for_all_methods_if_one_is_on_its_edge():
     def evaluate(asked, until):
         far, near = best_at(0.1)(asked, until), best_at(1e-2)(asked, until)
         return [a if method.name == "adam" else b for (method, _), a, b in zip(asked, far, near, strict=True)]
@@ -67,11 +67,11 @@ def test_the_grid_grows_for_all_when_one_lies_on_its_edge():
     assert all(before[name] == tuning.best(name).values["lr"] for name in ("beta", "both"))
 
 
-def test_downwards_too_and_both_axes_at_once():
+def test_two_axes_grow_at_once_one_of_them_downwards():
     tuning = tune(with_rounds(3), best_at(1e-3, best_g0=0.1))
     added = {axis: [e.value for e in tuning.extensions if e.axis == axis] for axis in ("lr", "g0")}
     assert added["lr"] == pytest.approx([1e-3, 3.16228e-4], rel=1e-5)
-    assert added["g0"] == pytest.approx([0.1, 10.0])  # one beyond the best shows that it is the best
+    assert added["g0"] == pytest.approx([0.1, 10.0])  # one value beyond the best confirms it
     assert len(budgets(tuning)) == 1
 
 
@@ -81,7 +81,7 @@ def test_an_edge_that_remains_is_recorded():
     assert tuning.on_edge == {("lr", HIGH): NAMES}
 
 
-def test_no_trial_is_done_twice():
+def test_no_trial_is_evaluated_twice():
     seen = []
 
     def evaluate(asked, until):
@@ -98,15 +98,15 @@ def test_no_trial_is_done_twice():
         ((1.2, 1.2, 1.2), True),
         ((1.05, 1.05, 1.05), True),
         ((1.005, 1.005, 1.005), False),  # less than 1%
-        ((1.5, 0.9, 1.05), False),  # better by luck
+        ((1.5, 0.9, 1.05), False),  # better by chance
         ((math.nan, 1.0, 1.0), True),
     ],
 )
 @pytest.mark.parametrize("sign", [1, -1])
-def test_an_edge_binds_when_it_gets_better_towards_it(inner, binds, sign):
+def test_an_edge_binds_if_values_improve_towards_it(inner, binds, sign):
     on_edge, inside = {"lr": 0.1, "g0": 1e-7}, {"lr": 0.01, "g0": 1e-7}
 
-    def measured(losses):  # or an AUC that lacks a tenth of them to 1
+    def measured(losses):  # or an AUC: 1 minus a tenth of the loss
         return tuple(loss if sign > 0 else 1 - 0.1 * loss for loss in losses)
 
     best = Trial("adam", on_edge, measured((1.0, 1.0, 1.0)), sign)
@@ -117,11 +117,11 @@ def test_an_edge_binds_when_it_gets_better_towards_it(inner, binds, sign):
     assert binding(trials, [1e-7], "g0", HIGH) is False  # a single value has no inside
 
 
-def test_what_was_given_up_is_compared_by_how_good_it_was_and_how_long_it_lasted():
+def test_pruned_trials_are_compared_at_their_rung():
     def trial(lr, value, pruned=None, passed=()):
         return Trial("pdada", {"lr": lr}, (value,), -1, pruned, dict(passed))
 
-    edge = trial(0.1, 0.95, passed=[(3, (0.7,)), (12, (0.80,))])  # at epoch 12 it was as good as the close one
+    edge = trial(0.1, 0.95, passed=[(3, (0.7,)), (12, (0.80,))])  # at epoch 12 it was as good as `close`
     close, poor, early = trial(0.01, 0.799, 12), trial(0.001, 0.10, 12), trial(0.002, 0.99, 3)
     trials = {canonical(t.values): t for t in (edge, close, poor, early)}
     assert binding(trials, [0.001, 0.002, 0.01, 0.1], "lr", HIGH) is False
@@ -129,14 +129,14 @@ def test_what_was_given_up_is_compared_by_how_good_it_was_and_how_long_it_lasted
     assert binding(trials, [0.001, 0.002, 0.01, 0.1], "lr", HIGH) is True
 
 
-def test_an_edge_of_an_axis_that_does_not_grow_is_recorded_too():
+def test_an_edge_of_a_fixed_axis_is_recorded():
     spec = DIGITS.model_copy(update={"tuning": DIGITS.tuning.model_copy(update={"extend": ["lr"]})})
     tuning = tune(spec, best_at(1e-2, best_g0=1e-12))
     assert not any(extension.axis == "g0" for extension in tuning.extensions)
     assert tuning.on_edge[("g0", LOW)] == NAMES
 
 
-def test_a_trial_that_diverged_is_never_chosen():
+def test_a_diverged_trial_is_never_selected():
     def evaluate(asked, _):
         return [(0.0, math.nan) if point["lr"] > 5e-3 else (2.0, 2.0) for _, point in asked]
 
@@ -149,7 +149,7 @@ def test_equal_scores_go_to_the_smaller_lr():
     assert tuning.best("beta").values == {"lr": 3.16228e-3, "g0": 1e-7, "beta": 0.5}
 
 
-def test_tree_estimators_find_a_maximum_grow_at_an_edge_and_are_the_same_each_time():
+def test_tree_estimators_find_a_maximum_beyond_the_edge_reproducibly():
     changes = {**AUC, "tuning": {**AUC["tuning"], "budget": 24, "rounds": 2, "extend": ["lr", "dual_lr"]}}
     spec = a_spec(**changes)
 
@@ -166,7 +166,7 @@ def test_tree_estimators_find_a_maximum_grow_at_an_edge_and_are_the_same_each_ti
     assert budgets(first) == {24 + 12 * len({e.value for e in first.extensions})}
 
 
-def test_axes_are_those_that_a_method_takes_and_does_not_fix():
+def test_axes_of_a_method():
     spec = specs.load("figure2-bbbp")
     axes = {method.name: set(axes_of(spec, method)) for method in spec.methods}
     assert axes["sgda"] == {"lr", "dual_lr"}
@@ -189,47 +189,47 @@ def without_decay(spec, **tuning):
 
 def halved(best_lr, **changes):
     """Return the trials of each method that reached each rung, and the tuning."""
-    came = {}
+    reached = {}
 
     def evaluate(asked, until):
         for method, point in asked:
-            came.setdefault((method.name, until), []).append(point["lr"])
+            reached.setdefault((method.name, until), []).append(point["lr"])
         losses = best_at(best_lr)(asked, until)
         return [(100.0,) * 3 if point["lr"] < 2e-3 else loss for (_, point), loss in zip(asked, losses, strict=True)]
 
     spec = without_decay(DIGITS, pruner="halving", **changes)
-    return came, tune(spec.model_copy(update={"epochs": 16}), evaluate)
+    return reached, tune(spec.model_copy(update={"epochs": 16}), evaluate)
 
 
-def test_the_best_quarter_goes_on_from_each_rung():
-    came, tuning = halved(1e-2)
+def test_the_best_quarter_continues_at_each_rung():
+    reached, tuning = halved(1e-2)
     # Of 27, 7 and 2 the best quarter, rounded up; the two schedules have each lr three times, with equal losses.
-    assert [len(came["adam", rung]) for rung in (1, 4, 16)] == [27, 7, 2]
-    assert [len(came["beta", rung]) for rung in (1, 4, 16)] == [27, 9, 3]
-    assert set(came["beta", 16]) == {1e-2}
+    assert [len(reached["adam", rung]) for rung in (1, 4, 16)] == [27, 7, 2]
+    assert [len(reached["beta", rung]) for rung in (1, 4, 16)] == [27, 9, 3]
+    assert set(reached["beta", 16]) == {1e-2}
     assert {trial.pruned for trial in tuning.trials["adam"].values()} == {1, 4, None}
     assert tuning.best("adam").values == {"lr": 1e-2, "g0": 1e-5}
 
 
-def test_nothing_is_given_up_before_the_first_rung():
-    came, tuning = halved(1e-2, first_rung=6)
-    assert {rung for _, rung in came} == {6, 16}
+def test_no_trial_is_pruned_before_the_first_rung():
+    reached, tuning = halved(1e-2, first_rung=6)
+    assert {rung for _, rung in reached} == {6, 16}
     assert {trial.pruned for trial in tuning.trials["adam"].values()} == {6, None}
 
 
-def test_trials_of_a_grown_grid_are_judged_with_those_before():
-    """Below 2e-3 all are hopeless: of what is added there no trial goes on."""
+def test_trials_of_a_grown_grid_compete_with_earlier_ones():
+    """Below 2e-3 all trials are bad: none of those that are added there continues."""
     first, _ = halved(3.3e-3, rounds=0)
-    came, tuning = halved(3.3e-3, rounds=2)
+    reached, tuning = halved(3.3e-3, rounds=2)
     assert [extension.axis for extension in tuning.extensions] == ["lr"]
     added = tuning.extensions[0].value
     assert added < min(DIGITS.tuning.grid["lr"])
-    assert all(len(came[name, 1]) == 36 for name in NAMES)
-    assert all(came[name, rung] == first[name, rung] for name in ("beta", "both") for rung in (4, 16))
+    assert all(len(reached[name, 1]) == 36 for name in NAMES)
+    assert all(reached[name, rung] == first[name, rung] for name in ("beta", "both") for rung in (4, 16))
 
 
 def test_halving_does_not_make_a_gentle_slope_an_edge():
-    """Losses fall with the epochs, and hardly with lr: that none inside came to the end is no reason to grow."""
+    """Losses depend on the epoch and hardly on lr. That no inner trial finished is no reason to grow."""
     spec = without_decay(specs.load("figure1-bbbp", "small"))
 
     def evaluate(asked, until):
@@ -240,7 +240,7 @@ def test_halving_does_not_make_a_gentle_slope_an_edge():
     assert tuning.best("adam").passed.keys() == {3, 12, 48}
 
 
-def test_halving_among_proposals_of_tree_estimators():
+def test_halving_prunes_proposals_of_tree_estimators():
     # The first ten points are proposed at random.
     spec = without_decay(specs.load("figure2-bbbp", "small"), rounds=0, budget=16)
     seen = {}
@@ -259,7 +259,7 @@ def test_halving_among_proposals_of_tree_estimators():
         assert tuning.best(method.name).values["lr"] == best
 
 
-def test_where_all_that_went_on_diverge_the_next_best_is_chosen():
+def test_if_all_continued_trials_diverge_a_pruned_one_is_selected():
     spec = without_decay(specs.load("figure1-bbbp", "small"), rounds=0)
 
     def evaluate(asked, until):
@@ -267,7 +267,7 @@ def test_where_all_that_went_on_diverge_the_next_best_is_chosen():
 
     tuning = tune(spec, evaluate)
     chosen = tuning.best("beta")
-    assert (chosen.values["lr"], chosen.pruned) == (1e-3, 3)  # nine with 1e-2 went on
+    assert (chosen.values["lr"], chosen.pruned) == (1e-3, 3)  # the nine trials with 1e-2 continued
 
 
 def test_rungs_are_four_times_as_late_each():

@@ -1,4 +1,4 @@
-"""LibAUC's PESG beside ours: what is said without it, and that it is its own code with nothing added."""
+"""LibAUC's PESG: errors without LibAUC, and equality with LibAUC's own training loop."""
 
 import pytest
 import torch
@@ -6,7 +6,6 @@ import torch
 from semaopt.experiments import api
 from semaopt.experiments.spec import schema
 from semaopt.experiments.spec.errors import SpecError
-from semaopt.experiments.spec.search import axes_of
 from semaopt.experiments.sweep import reproduction, run, tuning
 from semaopt.experiments.training import algorithms
 from semaopt.experiments.training import libauc as peers
@@ -31,40 +30,41 @@ def test_without_libauc_a_spec_is_read_but_not_run(monkeypatch, tmp_path):
     assert api.validate_spec(found, None, ["pdsm"]) is found
 
 
-def test_without_libauc_reproduce_leaves_them_out(monkeypatch):
+def test_without_libauc_reproduce_skips_the_comparisons(monkeypatch):
     monkeypatch.setattr(peers, "installed", lambda: False)
-    monkeypatch.setattr(reproduction, "find", lambda name: Here())
+    monkeypatch.setattr(reproduction, "find", lambda name: Available())
     monkeypatch.setattr(reproduction.importlib.util, "find_spec", lambda name: object())
     parts = reproduction.select("quick", "peers")
     assert parts.specs == ()
-    assert parts.notes == (
-        f"Left out, for what they need is not here: {', '.join(NAMES)}. To have them: {peers.REMEDY}",
-    )
+    assert parts.notes == (f"Skipped (data or packages not found): {', '.join(NAMES)}. Get them with: {peers.REMEDY}",)
     found = schema.load("peers-a9a", "quick")
     assert reproduction._remedy(found) == peers.REMEDY
     monkeypatch.setattr(peers, "installed", lambda: True)
     assert reproduction._remedy(found) is None
 
 
-class Here:
+class Available:
     def missing(self, root):
         return []
 
 
 @pytest.mark.parametrize("scale", ["paper", "small", "quick"])
 @pytest.mark.parametrize("name", ["bace", "bbbp"])
-def test_on_molecules_ours_are_tuned_as_in_figure_2_whose_trials_serve_again(name, scale):
-    figure, beside = schema.load(f"figure2-{name}", scale), schema.load(f"peers-{name}", scale)
+def test_trials_of_figure_2_on_molecules_are_reused(name, scale):
+    """The comparison with LibAUC proposes the same points for PDSM and PDAda as Figure 2."""
+
+    def keys(spec, name):
+        (search,) = tuning.searches(spec, [spec.method(name)])
+        asked = search.points.ask(search.space(spec.tuning.grid), 12)
+        return [
+            run.make(spec, spec.method(name), point, seed=100, purpose="tune", machine=Machine()).key
+            for _, point in asked
+        ]
+
+    figure, peers_spec = schema.load(f"figure2-{name}", scale), schema.load(f"peers-{name}", scale)
     for method in ("pdsm", "pdada"):
-        proposed = [
-            tuning.Search(one, one.method(method)).ask(axes_of(one, one.method(method)), 12) for one in (figure, beside)
-        ]
-        keys = [
-            [run.make(one, one.method(method), p, seed=100, purpose="tune", machine=Machine()).key for _, p in asked]
-            for one, asked in zip((figure, beside), proposed, strict=True)
-        ]
-        assert keys[0] == keys[1]
-        assert len(set(keys[0])) == 12
+        assert keys(figure, method) == keys(peers_spec, method)
+        assert len(set(keys(figure, method))) == 12
 
 
 @pytest.mark.parametrize("libauc", [False, pytest.param(True, marks=with_libauc)])
@@ -79,14 +79,14 @@ def test_on_molecules_ours_are_tuned_as_in_figure_2_whose_trials_serve_again(nam
         ({"beta": 0.9}, r"options=\['beta'\] is invalid: PESG does not take them"),
     ],
 )
-def test_wrong_values_are_told_with_and_without_libauc(monkeypatch, libauc, wrong, text):
+def test_wrong_values_are_errors_with_and_without_libauc(monkeypatch, libauc, wrong, text):
     monkeypatch.setattr(peers, "installed", lambda: libauc)
     algorithms.validate("PESG", [], VALUES)
     with pytest.raises(ValueError, match=text):
         algorithms.validate("PESG", [], {**VALUES, **wrong})
 
 
-def test_runs_of_pesg_are_never_one_vectorised_unit():
+def test_runs_of_pesg_are_never_vectorized():
     found = schema.build({**schema.load("peers-a9a", "quick").model_dump(), "vectorize": 4})
     point = {"lr": 0.1, "factor": 0.5, "every": 1, "mode": "sgd", "epoch_decay": 2e-3}
     rates = {"beta": 0.9, "dual_lr": 0.1}
@@ -123,12 +123,12 @@ def train(network, optimizer, count, skip=0):
 @with_libauc
 @pytest.mark.parametrize("decay", [2e-3, 0.0])
 @pytest.mark.parametrize("mode", peers.MODES)
-def test_it_is_libaucs_own_loop(mode, decay):
+def test_it_equals_libaucs_own_loop(mode, decay):
     from libauc.losses.auc import AUCMLoss
     from libauc.optimizers.pesg import PESG
 
     network, loss = model(), AUCMLoss(device="cpu")
-    torch.manual_seed(0)  # of its first reference
+    torch.manual_seed(0)  # for its random reference point
     options = {"lr": 0.1, "mode": mode, "epoch_decay": decay, "verbose": False, "device": torch.device("cpu")}
     plain = PESG(network.parameters(), loss_fn=loss, **options)
     for k, (a, b) in enumerate(batches(7)):
@@ -147,7 +147,7 @@ def test_it_is_libaucs_own_loop(mode, decay):
 
 
 @with_libauc
-def test_it_goes_on_from_a_checkpoint_to_the_bit(tmp_path):
+def test_it_resumes_from_a_checkpoint_to_the_bit(tmp_path):
     whole, optimizer = ours(VALUES, 3)
     train(whole, optimizer, 7)
     first, optimizer = ours(VALUES, 3)

@@ -1,4 +1,4 @@
-"""One unit of work: the rates of each method, what it sees, how it goes on where it was."""
+"""The training loop: rates, data access, metrics, checkpoints and divergence."""
 
 import math
 from pathlib import Path
@@ -32,7 +32,7 @@ def a_unit(*runs):
 
 
 def train(folder, *runs, every=1000.0):
-    return perform(a_unit(*runs), folder=Path(folder), every=every)
+    return perform(a_unit(*runs), folder=Path(folder), checkpoint_seconds=every)
 
 
 def test_the_same_run_gives_the_same_numbers(tmp_path):
@@ -41,7 +41,7 @@ def test_the_same_run_gives_the_same_numbers(tmp_path):
     assert train(tmp_path, a_run(**noisy))[0].curves != train(tmp_path, a_run(seed=4, **noisy))[0].curves
 
 
-def test_torchs_own_random_numbers_are_left_alone(tmp_path):
+def test_torchs_global_random_state_is_not_changed(tmp_path):
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -49,7 +49,7 @@ def test_torchs_own_random_numbers_are_left_alone(tmp_path):
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_folklore_adam_is_the_adam_of_torch(tmp_path):
+def test_folklore_adam_equals_torchs_adam(tmp_path):
     run = a_run(batch=64)
     task = data.load("digits")
     net, order_of = networks.with_loss(run, task), orders(run.seed)
@@ -69,7 +69,7 @@ def test_folklore_adam_is_the_adam_of_torch(tmp_path):
     ("method", "lr", "gamma"),
     [("adam", (1, 1, 1), (1, 1, 1)), ("beta", (1, 1, 1), (1, 0.2, 0.04)), ("both", (1, 0.2, 0.04), (1, 0.2, 0.04))],
 )
-def test_what_each_method_decays(method, lr, gamma):
+def test_each_method_decays_its_rates(method, lr, gamma):
     run = a_run(method, ADAM if method == "adam" else {**ADAM, "beta": 0.9})
     member = SingleRun(run, data.load("digits"))
     seen = []
@@ -85,7 +85,7 @@ def test_what_each_method_decays(method, lr, gamma):
 
 
 def poisoned(monkeypatch, name):
-    """Make a part of the data useless."""
+    """Replace a part of the data by useless labels and inputs."""
     clean = data.load("digits")
     part = getattr(clean, name)
     bad = data.Part(part.labels * 0, part.rows * 0, part.source, part.classes)
@@ -97,7 +97,7 @@ def test_tuning_never_sees_the_test_part(tmp_path, monkeypatch):
     assert set(tune[0].curves) == {"train_loss", "valid_loss"}
     poisoned(monkeypatch, "test")
     assert train(tmp_path, a_run(purpose="tune"))[0].curves == tune[0].curves
-    assert train(tmp_path)[0].curves != final[0].curves  # the poison works where the test part is read
+    assert train(tmp_path)[0].curves != final[0].curves  # the replacement matters where the test part is read
 
 
 def test_final_runs_never_see_the_validation_part(tmp_path, monkeypatch):
@@ -125,13 +125,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_member_of_an_ensemble_trains_as_if_alone(tmp_path, case):
+def test_vectorized_runs_train_as_single_runs(tmp_path, case):
     runs = CASES[case]
-    together = train(tmp_path, *runs)
-    for run, member in zip(runs, together, strict=True):
+    vectorized = train(tmp_path, *runs)
+    for run, result in zip(runs, vectorized, strict=True):
         (alone,) = train(tmp_path, run)
         for metric, curve in alone.curves.items():
-            assert member.curves[metric] == pytest.approx(curve, rel=1e-3, abs=3e-3), metric
+            assert result.curves[metric] == pytest.approx(curve, rel=1e-3, abs=3e-3), metric
 
 
 class Cut(BaseException):
@@ -139,10 +139,10 @@ class Cut(BaseException):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("vectorized", [True, False])
 @pytest.mark.parametrize("after", [1, 4, 6])
-def test_cut_off_anywhere_it_goes_on_to_the_bit(tmp_path, monkeypatch, case, together, after):
-    runs = CASES[case] if together else CASES[case][:1]
+def test_an_interrupted_run_resumes_to_the_bit(tmp_path, monkeypatch, case, vectorized, after):
+    runs = CASES[case] if vectorized else CASES[case][:1]
     undisturbed = train(tmp_path / "undisturbed", *runs)
     saves = []
     save = Checkpoint.save
@@ -162,22 +162,22 @@ def test_cut_off_anywhere_it_goes_on_to_the_bit(tmp_path, monkeypatch, case, tog
         assert b.notes == ()
 
 
-def test_a_damaged_checkpoint_is_said_and_changes_nothing(tmp_path, monkeypatch):
+def test_a_damaged_checkpoint_is_noted_and_the_previous_one_used(tmp_path, monkeypatch):
     undisturbed = train(tmp_path / "undisturbed")
     unit, keep = a_unit(), Checkpoint.remove
     monkeypatch.setattr(Checkpoint, "remove", lambda _: None)
-    perform(unit, folder=tmp_path, every=0.0)
+    perform(unit, folder=tmp_path, checkpoint_seconds=0.0)
     monkeypatch.setattr(Checkpoint, "remove", keep)
     newest = Checkpoint(tmp_path, unit.key).newest
     newest.write_bytes(newest.read_bytes()[:-5])
-    (resumed,) = perform(unit, folder=tmp_path, every=0.0)
+    (resumed,) = perform(unit, folder=tmp_path, checkpoint_seconds=0.0)
     assert resumed.curves == undisturbed[0].curves
     assert resumed.notes == (f"checkpoint {newest.name} is damaged; resuming from the one before it",)
 
 
-def test_a_run_to_an_earlier_epoch_is_the_beginning_of_the_whole_one(tmp_path):
+def test_a_pruned_run_equals_the_first_epochs_of_a_full_run(tmp_path):
     (early,) = train(tmp_path, a_run(purpose="tune", until=1))
-    assert len(list(tmp_path.iterdir())) == 1  # it may go on
+    assert len(list(tmp_path.iterdir())) == 1  # a later rung may resume it
     (whole,) = train(tmp_path, a_run(purpose="tune"))
     (final,) = train(tmp_path / "other")
     assert early.curves["train_loss"] == final.curves["train_loss"][:1]
@@ -196,7 +196,7 @@ def test_a_run_that_diverges_is_a_result(tmp_path):
 
 
 class Fragile:
-    """Diverges in its fifth epoch; until then all it measures is 0.9."""
+    """Diverges in its fifth epoch; before that all metrics are 0.9."""
 
     steps, epoch = 1, 0
 
@@ -218,7 +218,7 @@ class Fragile:
 
 
 @pytest.mark.parametrize("epochs", [5, 10])
-def test_what_an_earlier_rung_measured_is_not_the_score_of_a_run_that_diverged(tmp_path, monkeypatch, epochs):
+def test_a_diverged_run_does_not_keep_the_score_of_an_earlier_rung(tmp_path, monkeypatch, epochs):
     monkeypatch.setattr(loop, "_trainee", Fragile)
     (early,) = train(tmp_path, a_run(purpose="tune", until=3, epochs=epochs))
     assert (early.status, early.curves["valid_loss"]) == ("done", [0.9])
@@ -241,14 +241,14 @@ def test_each_rung_counts_its_own_seconds(tmp_path, monkeypatch):
     assert again.seconds >= rungs[1].seconds
 
 
-def test_an_earlier_rung_is_not_answered_by_a_later_checkpoint(tmp_path):
+def test_a_later_checkpoint_is_not_used_for_an_earlier_rung(tmp_path):
     (early,) = train(tmp_path, a_run(purpose="tune", until=1))
     train(tmp_path, a_run(purpose="tune", until=2))
     (again,) = train(tmp_path, a_run(purpose="tune", until=1))  # its row in the store was damaged
     assert again.curves == early.curves
 
 
-def test_dtype_is_heeded(tmp_path):
+def test_the_dtype_is_used(tmp_path):
     (double,), (single,) = train(tmp_path, a_run(dtype="float64")), train(tmp_path)
     assert double.curves["train_loss"] != single.curves["train_loss"]
     assert double.curves["train_loss"] == pytest.approx(single.curves["train_loss"], rel=1e-4)
@@ -287,7 +287,7 @@ def test_the_auc_counts_pairs_and_ties_half():
 @pytest.mark.parametrize("corrected", [True, False])
 @pytest.mark.parametrize("scaling", ["shb", "adam", "amsgrad", "adafom", "adam+", "adabound"])
 def test_the_bounds_of_s_are_those_of_the_last_step(scaling, corrected, clip):
-    """The step itself tells: x moved by eta s v."""
+    """Compare with s from the step itself: x moved by eta s v."""
     import semaopt
 
     g = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""The bilevel and the compositional runs: they learn, draw as much as they should, and go on to the bit."""
+"""Bilevel and compositional runs: learning, number of batches, and resuming to the bit."""
 
 import copy
 import math
@@ -50,7 +50,7 @@ def trained(trainee, epochs):
 
 
 @pytest.mark.parametrize(("name", "method"), METHODS)
-def test_it_learns_and_goes_on_to_the_bit(name, method):
+def test_it_learns_and_resumes_to_the_bit(name, method):
     run = a_run(name, method)
     task = loop.task(run.data)
     kind = partial(SampledRun, objective=objectives.find(run.loss))
@@ -59,7 +59,7 @@ def test_it_learns_and_goes_on_to_the_bit(name, method):
     before = one.measure()[0]
     trained(one, 1)
     one.step(0)
-    state = copy.deepcopy(one.state_dict())  # as a file holds it
+    state = copy.deepcopy(one.state_dict())  # as in a file
     for k in range(1, one.steps):
         one.step(k)
     after = one.measure()[0]
@@ -73,27 +73,29 @@ def test_it_learns_and_goes_on_to_the_bit(name, method):
     assert all(torch.equal(a, b) for a, b in zip(one.variables, other.variables, strict=True))
 
 
-def test_every_bilevel_method_draws_as_many_batches():
-    drawn = {}
+def test_every_bilevel_method_draws_equally_many_batches():
+    counts = {}
     for name, method in METHODS:
         if name.startswith("bilevel"):
             run = a_run(name, method)
             cleaner = started(run)
             trained(cleaner, 1)
-            drawn[method] = cleaner.objective.drawn
+            counts[method] = cleaner.objective.batch_count
             assert cleaner.due == cleaner.steps == 34
-    assert all(34 <= count < 34 + 25 for count in drawn.values())  # the last step may draw more than is due
-    assert drawn["soba"] == drawn["smb"] == 34
+    assert all(
+        34 <= count < 34 + 25 for count in counts.values()
+    )  # the last step may draw more batches than an epoch has
+    assert counts["soba"] == counts["smb"] == 34
 
 
-def test_the_wrong_labels_are_those_of_the_lower_level_alone():
+def test_only_the_lower_level_has_wrong_labels():
     run = a_run("bilevel-digits", "smb")
     task = loop.task(run.data)
     cleaner, same = started(run).objective, started(run).objective
     assert torch.equal(cleaner.noisy.labels, same.noisy.labels)
     assert len(cleaner.clean) == 1078 // 3
     assert cleaner.parts()["train"] is cleaner.clean
-    assert torch.equal(task.train.labels, data.load("digits").train.labels)  # the task is not written to
+    assert torch.equal(task.train.labels, data.load("digits").train.labels)  # the task is not modified
     order = torch.randperm(1078, generator=orders(0))
     wrong = (cleaner.noisy.labels != task.train.labels[order[1078 // 3 :]]).double().mean()
     assert float(wrong) == pytest.approx(0.4, abs=1e-3)
@@ -108,14 +110,14 @@ def test_a_run_that_diverges_is_a_result():
     assert len(result.curves["test_accuracy"]) == one.epochs
 
 
-def test_that_it_diverged_is_in_its_checkpoint():
+def test_the_checkpoint_records_divergence():
     run = a_run("bilevel-digits", "soba")
     one, other = started(run), started(run)
     one.step(0)
     one.finite = False  # as after a NonFiniteError
     other.load_state_dict(copy.deepcopy(one.state_dict()))
     other.step(1)
-    assert other.objective.drawn == one.objective.drawn
+    assert other.objective.batch_count == one.objective.batch_count
     assert other.end_epoch() == [False]
 
 
@@ -144,7 +146,7 @@ def test_average_precision_is_the_mean_precision_at_the_positive_rows():
         ("SCMA", {"inner_beta": 1.5}, "inner_beta=1.5"),
     ],
 )
-def test_values_that_cannot_be(method, values, text):
+def test_invalid_values(method, values, text):
     given = {"lr": 0.1, "beta": 0.9, **({"lower_lr": 0.1} if method != "SCMA" else {}), **values}
     if method == "SOBA":
         del given["beta"]
@@ -152,7 +154,7 @@ def test_values_that_cannot_be(method, values, text):
         algorithms.validate(method, [], given)
 
 
-def test_they_are_not_vectorised():
+def test_they_cannot_be_vectorized():
     raw = SPECS["bilevel-digits"].model_dump()
     with pytest.raises(schema.SpecError, match=r"vectorize=2: runs with loss = 'cleaning' cannot be vectorized"):
         schema.build({**raw, "vectorize": 2})

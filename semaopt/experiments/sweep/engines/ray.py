@@ -33,7 +33,8 @@ class RayWorkers:
     def __enter__(self) -> RayWorkers:
         # No usage statistics are sent. Workers import this package from where this process found it.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        folders = [*filter(None, [os.environ.get("PYTHONPATH")]), os.getcwd()]  # plug-ins may be in the current folder
+        variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(folders)}
         options: dict[str, Any] = {"address": self.address} if self.address else {"num_cpus": self.count}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Ray warns about its own future defaults

@@ -1,4 +1,4 @@
-"""Workers change nothing but the time; one that dies takes only its own job with it."""
+"""Engines: results do not depend on them, a dead worker affects only its own job, progress is reported."""
 
 import functools
 import os
@@ -44,7 +44,7 @@ def dangerous(job):
     return name
 
 
-def test_in_this_process_a_job_has_one_thread():
+def test_jobs_in_this_process_use_one_thread():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     ticks = []
@@ -56,7 +56,7 @@ def test_in_this_process_a_job_has_one_thread():
     assert ticks == [1, 2]
 
 
-def test_in_this_process_a_job_that_fails_is_no_end_and_what_all_share_is_one(tmp_path, monkeypatch):
+def test_in_this_process_a_failed_job_is_reported_and_a_fatal_error_raised(tmp_path, monkeypatch):
     jobs = [(str(tmp_path), name) for name in ("a", "wrong", "b")]
     found = [done for _, done in InProcess().run(dangerous, jobs, lambda _: None)]
     assert found == ["a", Failure("ValueError: a bad job"), "b"]
@@ -66,20 +66,20 @@ def test_in_this_process_a_job_that_fails_is_no_end_and_what_all_share_is_one(tm
         with pytest.raises(error):
             list(InProcess().run(dangerous, [(str(tmp_path), name)], lambda _: None))
     group = distributed.Group()
-    group.world = 2  # the other process would wait for ever
+    group.world = 2  # the other process would wait forever
     monkeypatch.setattr(distributed, "current", lambda: group)
     with pytest.raises(ValueError, match="a bad job"):
         list(InProcess().run(dangerous, jobs, lambda _: None))
 
 
-def test_workers_start_only_when_there_is_work():
+def test_workers_start_on_demand():
     with Workers(2) as workers:
         assert list(workers.run(square, [], lambda _: None)) == []
         assert workers._pools == [None, None]
 
 
 @pytest.mark.slow
-def test_who_dies_is_tried_again_and_the_others_go_on(tmp_path):
+def test_a_job_whose_process_dies_is_tried_again(tmp_path):
     ticks = []
     with Workers(2) as workers:
         jobs = [(str(tmp_path), name) for name in ("fatal", "a", "shaky", "wrong", "b", "c")]
@@ -98,20 +98,20 @@ def test_who_dies_is_tried_again_and_the_others_go_on(tmp_path):
 
 
 @pytest.mark.slow
-def test_who_dies_between_two_batches_is_started_again():
+def test_an_idle_worker_that_died_is_started_again():
     with Workers(1) as workers:
         assert [done for _, done in workers.run(square, [2], lambda _: None)] == [(4, 1)]
         (pool,) = workers._pools
         for process in pool._processes.values():
             process.kill()
-        with suppress(BrokenProcessPool):  # as soon as the death is noticed
+        with suppress(BrokenProcessPool):  # raised once the pool notices the death
             while True:
                 pool.submit(abs, 1).exception()
         assert [done for _, done in workers.run(square, [3], lambda _: None)] == [(9, 1)]
 
 
 class FakeRay:
-    """Does a task when its result is asked for."""
+    """Executes a task when its result is requested."""
 
     class exceptions:  # noqa: N801  # Ray's name
         RayTaskError = type("RayTaskError", (Exception,), {})
@@ -127,12 +127,12 @@ class FakeRay:
         try:
             return reference()
         except ValueError as error:
-            told = self.exceptions.RayTaskError()
-            told.cause = error
-            raise told from error
+            failed = self.exceptions.RayTaskError()
+            failed.cause = error
+            raise failed from error
 
 
-def test_on_ray_progress_is_told_when_a_job_ends(tmp_path, monkeypatch):
+def test_ray_reports_progress_when_a_job_ends(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", FakeRay())
     ticks = []
     before = torch.get_num_threads()
@@ -159,7 +159,7 @@ with Workers(2) as workers:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks processes up in /proc")
-def test_workers_leave_when_their_parent_is_killed():
+def test_workers_exit_when_their_parent_is_killed():
     parent = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True)
     with parent:
         children = parent.stdout.readline().split()
@@ -178,7 +178,7 @@ def _alive(pid):
         return False
 
 
-def test_what_could_not_be_done_keeps_its_cause():
+def test_runs_error_keeps_the_cause_and_survives_pickling():
     cause = ValueError("deep inside")
     error = RunsError.from_failures("3", [("a run", Failure("its process died")), ("another", failure(cause))])
     assert str(error) == "2 of 3 failed:\na run: its process died\nanother: ValueError: deep inside"

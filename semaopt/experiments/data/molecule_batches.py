@@ -1,4 +1,4 @@
-"""Batches of molecules, put together from flat arrays by index arithmetic."""
+"""Batches of molecules, gathered from flat arrays by index arithmetic."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch import Tensor
 from semaopt.experiments.data.featurize import Flat, bond_kinds
 from semaopt.experiments.data.task import Device, Kind
 
-#: So many molecules, of nearly equal size, are padded to the largest of them for attention.
+#: For attention, this many molecules of similar size are padded to the largest of them.
 GROUP = 8
 
 
 @dataclass(frozen=True)
 class Group:
-    """Molecules that stand together in a batch and are padded to ``width`` atoms.
+    """Consecutive molecules of a batch that are padded to ``width`` atoms.
 
     Attributes:
-        places: where their atoms go among molecules x width rows.
-        mask: (molecules, width), whether there is an atom.
+        places: (atoms,), the row of each atom among molecules x width rows.
+        mask: (molecules, width), True where there is an atom.
     """
 
     width: int
@@ -32,22 +32,22 @@ class Group:
 
 @dataclass(frozen=True)
 class MoleculeBatch:
-    """Some molecules, the smallest first. An edge is a bond in one direction; the loops of atoms are not listed.
+    """A batch of molecules, smallest first. An edge is a bond in one direction; self loops are not listed.
 
-    A slot is an atom together with a kind of bond that reaches it: the edges of a slot share a kernel, so that their
-    states may be summed before it is applied. There are fewer slots than edges, and they stand in the order of kinds.
+    A slot is a pair of an atom and a kind of incoming bond. The edges of a slot share a kernel, so their states are
+    summed before it is applied. There are fewer slots than edges; they are sorted by kind.
 
     Attributes:
         atoms: (atoms, 29).
-        kinds: (kinds of bonds + 1, 7), the features of each, that of the loop last.
-        source: (edges,), the atom an edge comes from.
-        slot: (edges,), the slot it goes to.
+        kinds: (kinds of bonds + 1, 7), the features of each kind; the last row is the self loop.
+        source: (edges,), the atom that an edge starts at.
+        slot: (edges,), the slot that it ends in.
         slot_target: (slots,), the atom of a slot.
-        slot_counts: how many slots there are of each kind.
+        slot_counts: the number of slots of each kind.
         molecule: (atoms,), the molecule of each atom.
-        sizes: (molecules,), how many atoms each has.
-        order: (molecules,), where each was asked for: result[order] = result of the batch.
-        groups: for attention.
+        sizes: (molecules,), the number of atoms of each molecule.
+        order: (molecules,), the position of each molecule in the request: result[order] = result of the batch.
+        groups: the padded groups for attention.
     """
 
     atoms: Tensor
@@ -65,7 +65,7 @@ class MoleculeBatch:
         return len(self.sizes)
 
     def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> MoleculeBatch:
-        """The batch on another device, its features of another type."""
+        """Return the batch on another device, with features of another dtype."""
         groups = [replace(g, places=g.places.to(device), mask=g.mask.to(device)) for g in self.groups]
         moved: dict[str, Any] = {"groups": groups}
         for one in fields(self):
@@ -75,7 +75,7 @@ class MoleculeBatch:
         return replace(self, **moved)
 
     def edges(self) -> tuple[Tensor, Tensor, Tensor]:
-        """All edges and loops, listed: from, to, and the features (edges + atoms, 7)."""
+        """Return all edges and self loops: source, target and features (edges + atoms, 7)."""
         counts = torch.tensor(self.slot_counts, device=self.slot.device)
         kind = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
         loops = torch.arange(len(self.atoms), device=self.slot.device)
@@ -84,7 +84,7 @@ class MoleculeBatch:
 
 
 class Molecules:
-    """The molecules of a set, ready to be put into batches."""
+    """The molecules of a data set, from which batches are taken."""
 
     kind: Kind = "molecules"
     shape: tuple[int, ...] = ()
@@ -96,7 +96,7 @@ class Molecules:
         present, kind = np.unique(flat.bonds[:, 2], return_inverse=True)
         self.kinds = torch.from_numpy(bond_kinds()[[*present, -1]]).float()
         owner = np.repeat(np.arange(len(flat.parsed)), np.diff(flat.bond_start))
-        # Edges are sorted by the atom they go to and by kind, so a slot begins wherever one of these changes.
+        # Edges are sorted by target atom and kind, so a new slot starts where one of these changes.
         keys = np.stack([owner, flat.bonds[:, 1], kind], axis=1)
         new = np.ones(len(keys), bool)
         new[1:] = (keys[1:] != keys[:-1]).any(axis=1)
@@ -108,11 +108,11 @@ class Molecules:
         self.slot = torch.from_numpy(np.cumsum(new) - 1 - start[owner])
 
     def fitted(self, _: Tensor) -> Molecules:
-        """Itself: features are 0 or 1 already."""
+        """Return itself: features are already 0 or 1."""
         return self
 
     def take(self, rows: Tensor, device: Device, dtype: torch.dtype) -> MoleculeBatch:
-        """These molecules as a batch."""
+        """Return these molecules as a batch."""
         sizes, order = torch.sort(self.atom_start[rows + 1] - self.atom_start[rows], stable=True)
         rows = rows[order]
         atoms, molecule, atom_base = _ranges(self.atom_start, rows)
@@ -137,7 +137,7 @@ class Molecules:
 
 
 def _ranges(start: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The elements of these rows one after the other: which they are, whose, and where each row's now begin."""
+    """Concatenate the elements of these rows; return their indices, their rows, and where each row now starts."""
     first, counts = start[rows], start[rows + 1] - start[rows]
     base = counts.cumsum(0) - counts
     owner = torch.repeat_interleave(torch.arange(len(rows)), counts)

@@ -1,4 +1,4 @@
-"""The catalogue: what each set is, which files it has, where they come from and how they are checked."""
+"""The catalogue of data sets: descriptions, files, addresses and checksums."""
 
 from __future__ import annotations
 
@@ -10,44 +10,46 @@ from typing import Any
 
 from semaopt.experiments.data import cifar, libsvm, mnist, molecules, tables
 from semaopt.experiments.data.download import Progress, fetch_all
-from semaopt.experiments.data.files import Download, File, check
+from semaopt.experiments.data.files import Download, File, verify
 from semaopt.experiments.data.task import Raw
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A set of the catalogue; without downloads it comes with scikit-learn."""
+    """A data set; one without downloads is part of scikit-learn, or a plug-in."""
 
     name: str
     about: str
     reader: Callable[[Path, Mapping[str, str]], Raw]
     downloads: tuple[Download, ...] = ()
     classes: int | None = 2
-    """None if it is known only after reading."""
+    """None if the number is known only after reading."""
 
     @property
     def files(self) -> tuple[File, ...]:
-        """All of its files."""
+        """All files of the data set."""
         return tuple(file for download in self.downloads for file in download.files)
 
     def missing(self, root: Path) -> list[File]:
-        """The files that are not there; those that are there are not looked into."""
-        return [file for file in self.files if not os.path.isfile(root / file.path)]  # a name too long is not there
+        """Return the files that do not exist; existing files are not read."""
+        return [
+            file for file in self.files if not os.path.isfile(root / file.path)
+        ]  # False for a name that is too long
 
     def fetch(self, root: Path, progress: Progress = lambda *_: None) -> list[Path]:
-        """Download what is missing or wrong, and say what was put in place."""
+        """Download missing and damaged files; return the new files."""
         return fetch_all(self.downloads, root, progress) if self.downloads else []
 
     def read(self, root: Path) -> Raw:
-        """Read it from the files under ``root``, having fetched what is missing and checked all of them."""
+        """Read the data set from ``root``; missing files are downloaded, all files are verified."""
         if self.missing(root):
             self.fetch(root)
-        sums = {file.path: check(file, root / file.path) for file in self.files}
+        sums = {file.path: verify(file, root / file.path) for file in self.files}
         raw = self.reader(root, sums)
         return replace(raw, facts={**raw.facts, "files": {path: f"md5 {found}" for path, found in sums.items()}})
 
     def describe(self) -> dict[str, Any]:
-        """What it is, in plain values."""
+        """Return a description as plain values."""
         files = [{"path": file.path, "bytes": file.size, "md5": file.md5} for file in self.files]
         return {"name": self.name, "about": self.about, "files": files, "urls": [d.url for d in self.downloads]}
 

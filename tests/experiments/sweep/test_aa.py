@@ -1,0 +1,72 @@
+"""The A/A check: a method tuned against itself is rarely found different from itself."""
+
+import math
+import random
+
+import pytest
+
+from semaopt.__main__ import main
+from semaopt.experiments import api
+from semaopt.experiments.results.model import Final, Finding, Origin, StudyResult
+from semaopt.experiments.results.statistics import Comparison
+from semaopt.experiments.spec.errors import SpecError
+from semaopt.experiments.sweep import aa
+from semaopt.experiments.training.run import Result
+from tests.experiments.cli.test_commands import write_spec
+from tests.experiments.tiny import a_spec
+
+ORIGIN = Origin("", "", {}, 0, 0.0, 0.0, "")
+
+
+def finding(studies, spread, seed=7):
+    """Return studies whose losses differ by the luck of tuning (``spread``) and hardly by the seed."""
+    rng = random.Random(seed)
+    spec = a_spec(studies=studies, epochs=1)
+    found = []
+    for _ in range(studies):
+        luck = rng.gauss(0, spread)
+        runs = tuple(Result({"train_loss": [math.exp(luck + rng.gauss(0, 0.01))]}, 0.0) for _ in range(3))
+        found.append(StudyResult(tuple(Final(method, None, runs) for method in spec.methods), None))
+    return Finding(spec, {}, tuple(found), ORIGIN)
+
+
+def test_halves_of_one_method_are_rarely_different():
+    """A single set of studies can be unlucky; on average the rate is the nominal 5%."""
+    results = [aa.compare_halves(finding(10, 0.5, seed=seed), "adam", resamples=50) for seed in range(40)]
+    assert {(one.studies, one.resamples) for one in results} == {(5, 50)}
+    assert 0.03 < sum(one.rate for one in results) / 40 < 0.07
+
+
+def test_intervals_over_seeds_would_decide_nearly_always():
+    """With one study per side the luck of tuning looks like a difference: this is why the study is the unit."""
+    found = finding(10, 0.5)
+    decided = 0
+    for first, second in zip(found.studies[::2], found.studies[1::2], strict=True):
+        a, b = (Finding(found.spec, {}, (one,), ORIGIN).units("adam", "train_loss") for one in (first, second))
+        one = Comparison("adam", "adam", "train_loss", "lower", True, a, b, 0.5)
+        decided += one.outcome in ("confirmed", "contradicted")
+    assert decided >= 4
+
+
+def test_methods_without_noise_are_equivalent():
+    result = aa.compare_halves(finding(4, 0.001), "beta", resamples=20)
+    assert (result.decided, result.equivalent, result.rate) == (0, 20, 0.0)
+
+
+def test_from_python_and_from_the_command_line(tmp_path, capsys, monkeypatch):
+    changes = {"studies": 2, "epochs": 1, "seeds": {"tuning": [100], "final": [0]}, "tuning": {"rounds": 0}}
+    path = write_spec(tmp_path / "mine.toml", **changes)
+    table = api.run(path, out=tmp_path / "out", only=["adam"], workers=0, aa=True)
+    (row,) = table
+    assert (row["method"], row["studies per side"], row["resamples"]) == ("adam", 2, 5000)
+    assert 0 <= row["rate"] == row["decided"] / 5000 <= 1
+    assert not (tmp_path / "out" / "report.html").exists()
+    options = ["--aa", "--only", "adam", "--workers", "0", "--out", str(tmp_path / "out")]
+    monkeypatch.setattr("sys.argv", ["semaopt", "run", str(path), *options])
+    main()
+    assert capsys.readouterr().out == table.to_markdown() + "\n"
+
+
+def test_one_study_is_not_enough(tmp_path):
+    with pytest.raises(SpecError, match=r"studies=1 is invalid for an A/A check: it must be at least 2"):
+        api.run(a_spec(), out=tmp_path, workers=0, aa=True)
