@@ -88,6 +88,8 @@ class F2SA(FirstOrderBilevel):
 
     shared: ClassVar[tuple[str, ...]] = ("penalty", "penalty_growth", "lower_steps")
 
+    lower_buffers: ClassVar[tuple[str, ...]] = ("penalized",)
+
     def __init__(
         self,
         upper: ParamsT,

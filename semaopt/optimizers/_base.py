@@ -77,7 +77,7 @@ _EQUIVALENTS = {
 def refuse_unknown(group: Mapping[str, Any], options: Mapping[str, Any], kind: str) -> None:
     """Raise for the first key of a param group that is not one of its options."""
     for name, value in group.items():
-        if name not in options and name not in _EXTRA and not name.startswith("initial_"):
+        if name not in {*options} and name not in _EXTRA and not name.startswith("initial_"):
             remedy = _EQUIVALENTS.get(name, f"it has {', '.join(sorted(options))}")
             raise ValueError(f"{name}={value!r}: {kind} group has no such option; {remedy}")
 

@@ -41,6 +41,8 @@ class BilevelOptimizer(SemaOptimizer):
 
     roles: ClassVar[Roles] = ROLES
     initial: ClassVar[dict[str, Any]] = {"t": 0, "bound": None, "first_loss": None}
+    #: Names of the tensors that the method itself, not its inverse, keeps per lower parameter.
+    lower_buffers: ClassVar[tuple[str, ...]] = ()
     #: The inverse that ``inverse=None`` stands for.
     default_inverse: ClassVar[type[Any]] = inverses.TrackedSystem
 
@@ -126,6 +128,12 @@ class BilevelOptimizer(SemaOptimizer):
         for name, closure in (("outer", outer), ("inner", inner)):
             if not callable(closure):
                 raise TypeError(f"{name}={closure!r}: step(outer, inner) takes two functions that return a loss")
+        for group in self._of("lower"):
+            for y in group["params"]:
+                if (
+                    self.state.get(y) and self.state[y]["step"] == 0
+                ):  # zeros that torch.distributed.checkpoint asked for
+                    self.state[y].clear()
         xs: dict[str, list[Tensor]] = {"upper": [], "lower": []}
         decay: list[float] = []
         for group in self.param_groups:
@@ -157,14 +165,11 @@ class BilevelOptimizer(SemaOptimizer):
     def _init_state(self, group: dict[str, Any], i: int, x: Tensor) -> None:
         super()._init_state(group, i, x)
         if group["role"] == "lower":
-            self.state[x].update(zero_state(x, getattr(self.inverse, "buffers", ())))
+            self.state[x].update(zero_state(x, (*getattr(self.inverse, "buffers", ()), *self.lower_buffers)))
 
     def _memory(self) -> Memory:
         groups = self._of("lower")
         pairs = [(y, float(group["lr"])) for group in groups for y in group["params"] if y.requires_grad]
-        for y, _ in pairs:
-            if self.state[y] and self.state[y]["step"] == 0:  # zeros that torch.distributed.checkpoint asked for
-                self.state[y].clear()
         projected = all(group["project"] is not None for group in groups)
         return Memory(self.algorithm_state, [self.state[y] for y, _ in pairs], [rho for _, rho in pairs], projected)
 
