@@ -14,7 +14,7 @@ from semaopt._validation import require, validate_rate
 from semaopt.estimator import Rate, scalar
 from semaopt.hypergradient import inverses
 from semaopt.hypergradient.closures import Closure, Oracles
-from semaopt.hypergradient.inverses import Inverse, Memory
+from semaopt.hypergradient.inverses import Inverse, Memory, NoInverse
 from semaopt.hypergradient.linalg import Vector
 from semaopt.kernels import StepRule, dispatch
 from semaopt.kernels.loop import count_
@@ -105,6 +105,8 @@ class BilevelOptimizer(SemaOptimizer):
 
     def _resolved(self, inverse: Inverse | None) -> Inverse:
         """Return the inverse, or the default one for None; raise if this method cannot use it."""
+        if self.default_inverse is NoInverse and not isinstance(inverse, NoInverse | None):
+            raise TypeError(f"inverse={inverse!r}: {type(self).__name__} does not use an inverse. Leave it out.")
         return inverses.resolve(self.default_inverse() if inverse is None else inverse)
 
     def _restored_groups(self, packed: list[dict[str, Any]]) -> list[dict[str, Any]]:
