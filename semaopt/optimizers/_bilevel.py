@@ -17,7 +17,7 @@ from semaopt.hypergradient.closures import Closure, Oracles
 from semaopt.hypergradient.inverses import Inverse, Memory, NoInverse
 from semaopt.hypergradient.linalg import Vector
 from semaopt.kernels import StepRule, dispatch
-from semaopt.kernels.loop import count_
+from semaopt.kernels.loop import increment_
 from semaopt.optimizers._base import SemaOptimizer, rule_of, validate_rates, validate_state
 from semaopt.optimizers._nonfinite import Rollback, require_finite
 from semaopt.optimizers._roles import Roles
@@ -244,7 +244,7 @@ class BilevelOptimizer(SemaOptimizer):
                 state = self.state[y]
                 if "step" not in state:
                     state.update(zero_state(y, ()))  # torch.distributed.checkpoint wants a state for every parameter
-                count_(state["step"])
+                increment_(state["step"])
 
 
 def subtract(f: Tensor | None, g: Tensor | None) -> Tensor | None:
