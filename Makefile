@@ -1,15 +1,23 @@
-# make reproduce   the experiments in small and their report (minutes)
-# make test        lint, types, all tests but the slow ones
-# make test-slow   the slow ones: compiled steps, endurance, all theorem checks, whole commands killed, the examples
-# make docs        the documentation, into site/
-# Each makes its own .venv and installs what it needs.
+# make reproduce          the experiments at the quick scale and their report (minutes)
+# make test               lint, types, and all tests but the slow ones
+# make test-slow          the slow tests: compiled steps, endurance, all theorem checks, killed commands, the examples
+# make test-oldest-torch  the core tests with the oldest supported torch, in an environment of its own
+# make test-newest-torch  the core tests with the newest released torch, in an environment of its own
+# make docs               the documentation, into site/
+# make wheel              the wheel, into dist/, with a check of the symbols that its library needs
+# make sdist              the source distribution, into dist/
+# Each target creates its environment and installs what it needs.
 
 PYTHON ?= python3
-BIN := .venv/bin
-# torch first: whatever is installed after it then finds its requirement met.
+SCRIPTS := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
+BIN := .venv/$(SCRIPTS)
+# torch is installed first, so that what is installed after it finds its requirement met.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# The tests that need torch alone.
+CORE := tests/kernels tests/optimizers tests/baselines tests/schedules tests/losses tests/hypergradient tests/common
+OLDEST := $(shell sed -n 's/^dependencies = \["torch>=\(.*\)"\]/\1/p' pyproject.toml)
 
-.PHONY: reproduce test test-slow lint docs clean
+.PHONY: reproduce test test-slow test-oldest-torch test-newest-torch lint docs wheel sdist clean
 
 reproduce: .venv/experiments
 	$(BIN)/semaopt reproduce --scale quick
@@ -20,6 +28,13 @@ test: .venv/dev lint
 test-slow: .venv/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow
 
+test-oldest-torch: TORCH := torch==$(OLDEST).*
+test-newest-torch: TORCH := torch
+test-oldest-torch test-newest-torch:
+	$(PYTHON) -m venv .venv-$@
+	.venv-$@/$(SCRIPTS)/python -m pip install --quiet '$(TORCH)' numpy pytest pytest-xdist hypothesis expecttest
+	OMP_NUM_THREADS=1 .venv-$@/$(SCRIPTS)/python -m pytest --numprocesses 2 -m "not slow" $(CORE)
+
 lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -29,6 +44,13 @@ docs: .venv/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "open site/index.html; with search: $(BIN)/python -m http.server --directory site"
 
+wheel: .venv/dev
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist
+	$(BIN)/python -m auditwheel show dist/*.whl
+
+sdist: .venv/dev
+	$(BIN)/python -m build --sdist --no-isolation --outdir dist
+
 .venv/torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "semaopt needs Python 3.10 or newer; set PYTHON=python3.11 or the like" >&2; exit 2; }
@@ -36,10 +58,10 @@ docs: .venv/docs
 	$(INSTALL) torch
 	@touch $@
 
-# rdkit is all of [molecules] that a run needs; torch-geometric only checks the network against its slow twin.
+# A run needs only rdkit of the extra [molecules]; torch-geometric is needed by a test of the network.
 .venv/experiments: .venv/torch pyproject.toml
 	$(INSTALL) --editable '.[experiments]'
-	$(INSTALL) rdkit || echo "rdkit cannot be installed here: the figures on molecules will be left out" >&2
+	$(INSTALL) rdkit || echo "rdkit cannot be installed: the figures on molecules will be skipped" >&2
 	@touch $@
 
 .venv/dev: .venv/torch pyproject.toml
@@ -51,4 +73,4 @@ docs: .venv/docs
 	@touch $@
 
 clean:
-	rm -rf .venv build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,6 +5,7 @@ A training step then holds one gradient at a time instead of all of them.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -26,7 +27,7 @@ class InBackward:
     def __init__(self, optimizer: ASA) -> None:
         self.optimizer = optimizer
         self._handles: list[RemovableHandle] = []
-        self._hooked, self._removed = 0, False
+        self._hooked, self._removed, self._stepped = 0, False, False
         for k, group in enumerate(optimizer.param_groups):
             _validate_group(group, k)
         for group in optimizer.param_groups:
@@ -75,6 +76,9 @@ class InBackward:
                 return
             try:
                 self._validate()
+                if not self._stepped:
+                    _refuse_grad_scaler()
+                    self._stepped = True
                 group = self.optimizer.param_groups[k]  # load_state_dict replaces the groups
                 _step_one(self.optimizer, group, k, i, x)
             finally:
@@ -106,7 +110,8 @@ def step_in_backward(model: nn.Module, factory: Callable[[Iterable[Tensor]], ASA
     no Adam+ (its u is a norm over the group). ``optimizer.step`` is never called, so hooks on it are refused, and with
     them Iterates, Stages and Monitor. Schedules change ``optimizer.param_groups`` as usual. With
     ``on_nonfinite="error"`` a gradient with NaN or Inf raises when it arrives, after parameters with earlier gradients
-    have moved; ``"skip"`` is refused, since a step that has begun cannot be skipped.
+    have moved; ``"skip"`` is refused, since a step that has begun cannot be skipped. A ``GradScaler`` is refused in
+    the first step, since gradients arrive scaled.
 
     Args:
         model: the module to train. A frozen parameter stays where it is; once unfrozen it is stepped again.
@@ -147,6 +152,19 @@ def _validate_group(group: dict[str, Any], k: int) -> None:
         )
     if group["differentiable"]:
         raise ValueError(f"differentiable=True (group {k}): a step inside backward leaves no graph; set it to False")
+
+
+def _refuse_grad_scaler() -> None:
+    """Raise if a GradScaler has scaled a loss: its gradients are too large until ``scaler.step()`` unscales them."""
+    for found in gc.get_objects():
+        if (
+            type(found) in (torch.amp.GradScaler, torch.cuda.amp.GradScaler)
+            and getattr(found, "_scale", None) is not None
+        ):
+            raise RuntimeError(
+                "a GradScaler is in use: the step inside backward would use the scaled gradients; use autocast with "
+                "bfloat16, which needs no GradScaler, or step after backward"
+            )
 
 
 def _can_be_unfrozen(x: Tensor) -> bool:

@@ -34,7 +34,7 @@ class ClassBalanced(Sampler[list[int]]):
             data of its own, the same in every epoch.
 
     A new iteration continues with the next epoch; :meth:`set_epoch` chooses one. :attr:`prior` is the share of
-    positives (per column) among the drawn examples, which a loss such as :class:`semaopt.losses.AUCMinMax` needs:
+    positives (per column) in the batches, which a loss such as :class:`semaopt.losses.AUCMinMax` needs:
     ``AUCMinMax.from_sampler(sampler)``.
 
     >>> labels = torch.tensor([0, 0, 1, 0, 0, 0, 1, 0])
@@ -146,8 +146,8 @@ class _Columns:
         for positive, negative in self.usable:
             weight[positive] += share / len(positive)
             weight[negative] += (1 - share) / len(negative)
-        drawn = (weight[:, None] * present).sum(0)
-        found = (weight[:, None] * w).sum(0) / drawn.clamp_min(1e-300)
+        labelled = (weight[:, None] * present).sum(0)
+        found = (weight[:, None] * w).sum(0) / labelled.clamp_min(1e-300)
         return torch.where((found > 0) & (found < 1), found, 0.5)  # 0.5: a column of one class, or without labels
 
 

@@ -299,3 +299,27 @@ def test_a_norm_over_the_group_is_refused_where_there_is_one_gradient():
     semaopt.step_in_backward(net, factory(scaling=ByNorm()))
     with pytest.raises(RuntimeError, match=r"ByNorm.*it asks for seen.norm\(\).*exists only after the backward pass"):
         loss(net, 0).backward()
+
+
+def test_a_grad_scaler_is_refused():
+    """Gradients arrive scaled by 2^10, and nothing in the backward pass unscales them."""
+    model = torch.nn.Linear(2, 1)
+    before = model.weight.detach().clone()
+    training = semaopt.step_in_backward(model, lambda params: semaopt.ASA(params, lr=0.1, scaling="shb"))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    loss = scaler.scale(model(torch.ones(1, 2)).sum())
+    with pytest.raises(RuntimeError, match=r"a GradScaler is in use.*bfloat16, which needs no GradScaler"):
+        loss.backward()
+    assert torch.equal(model.weight, before)
+    assert not training.optimizer.state
+    del scaler
+    model(torch.ones(1, 2)).sum().backward()
+    assert not torch.equal(model.weight, before)
+
+
+def test_a_grad_scaler_that_is_not_used_is_no_obstacle():
+    model = torch.nn.Linear(2, 1)
+    semaopt.step_in_backward(model, lambda params: semaopt.ASA(params, lr=0.1))
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+    assert model.weight.grad is None

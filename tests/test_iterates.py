@@ -25,7 +25,7 @@ def take(x, optimizer, steps, seed=0):
 
 
 def test_sampled_is_an_iterate_with_its_own_estimate():
-    x, optimizer = problem()
+    x, optimizer = problem(bias_correction=False)
     iterates = semaopt.Iterates(optimizer, seed=3)
     path = take(x, optimizer, 50)
     at, v = path[iterates.tau]

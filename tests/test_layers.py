@@ -20,7 +20,7 @@ PACKAGE = (
     ("estimator", "scalings", "projections"),
     ("kernels",),
     ("schedules", "losses", "samplers", "iterates", "hypergradient"),
-    ("optimizers", "baselines", "ensemble", "in_backward", "theory"),
+    ("optimizers", "baselines", "ensemble", "in_backward", "registry", "theory"),
     ("diagnostics", "problems"),
     ("integrations", "checks"),
     ("experiments",),

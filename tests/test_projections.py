@@ -33,7 +33,7 @@ def draw(seed, shape, scale=1.0, dtype=torch.float64):
 
 
 def violation(project, y):
-    """How far y is outside of the set."""
+    """Return the distance by which y violates the constraints."""
     y = y.double()
     match project:
         case Box(lo, hi):

@@ -49,6 +49,8 @@ class AmIGO(BilevelOptimizer):
     shared: ClassVar[tuple[str, ...]] = ("lower_steps", "system_steps", "system_lr")
     default_inverse: ClassVar[type[Any]] = NoInverse
 
+    lower_buffers: ClassVar[tuple[str, ...]] = ("w",)
+
     def __init__(
         self,
         upper: ParamsT,

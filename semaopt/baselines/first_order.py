@@ -88,6 +88,8 @@ class F2SA(FirstOrderBilevel):
 
     shared: ClassVar[tuple[str, ...]] = ("penalty", "penalty_growth", "lower_steps")
 
+    lower_buffers: ClassVar[tuple[str, ...]] = ("penalized",)
+
     def __init__(
         self,
         upper: ParamsT,
@@ -155,10 +157,10 @@ class BOME(FirstOrderBilevel):
         y^{s+1} &= \Pi_Y[y^s - \eta_y\, O_{gy}(x_t, y^s)], \qquad y^0 = y_t, \quad s = 0, \dots, T-1 \\
         \lambda_t &= \max\Bigl\{0,\ \kappa - \frac{\langle\nabla f, \nabla q\rangle}{|\nabla q|^2}\Bigr\}, \qquad
             \nabla q = \bigl(O_{gx}(x_t, y_t) - O_{gx}(x_t, y^T),\ O_{gy}(x_t, y_t)\bigr) \\
-        (x_{t+1}, y_{t+1}) &= \bigl(x_t - \eta_x(\nabla_xf + \lambda_t\nabla_xq),\
-            \Pi_Y[y_t - \eta_y(\nabla_yf + \lambda_t\nabla_yq)]\bigr)
+        x_{t+1} &= x_t - \eta_x(\nabla_xf + \lambda_t\nabla_xq), \qquad
+            y_{t+1} = \Pi_Y[y_t - \eta_y(\nabla_yf + \lambda_t\nabla_yq)]
 
-    In the paper eta_x and eta_y of the last line are equal.
+    In the paper eta_x and eta_y in the last line are equal.
 
     Args:
         upper, lower, lr, lower_lr, lower_weight_decay, project, process_group, on_nonfinite: as in

@@ -46,8 +46,9 @@ class Monitor:
     ...         optimizer.zero_grad()
     ...         x.square().sum().backward()
     ...         optimizer.step()
-    >>> [round(s, 2) for s in m.scaling_bounds]    # s = 1/|g| in the first step: 1/4 and 1/2
-    [0.25, 0.5]
+    >>> first = m.history[0]
+    >>> round(first.c_l, 2), round(first.c_u, 2)    # s = 1/|g| in the first step: 1/4 and 1/2
+    (0.25, 0.5)
     >>> m.L, len(m.history)
     (2.0, 3)
     """

@@ -13,8 +13,8 @@ typedef struct {
 
 enum { LABEL_U8, LABEL_I8, LABEL_I32, LABEL_I64, LABEL_F32, LABEL_F64 };
 
-/* Sums are double whatever the dtype of the scores. A label of 1 is positive, NaN is missing. Any label but 0 and -1
-   besides is wrong, and so are 0 and -1 together. */
+/* Sums are double whatever the dtype of the scores. A label of 1 is positive, 0 or -1 negative, NaN missing. Other
+   labels are wrong, and so are 0 and -1 together. */
 #define OBJECTIVE(NAME, REAL, LABEL)                                                                                   \
     static int NAME(const REAL *scores, const LABEL *labels, REAL *gradient, int64_t n, Auc *a) {                      \
         double quadratic = 0.0, linear = 0.0, by_s = 0.0, by_r = 0.0;                                                  \

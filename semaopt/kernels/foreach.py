@@ -14,6 +14,7 @@ from torch import Tensor
 
 from semaopt import scalings
 from semaopt.estimator import Rate, arithmetic_dtype, group_norm, largest, one_or, scalar
+from semaopt.kernels.loop import scalar_rate
 from semaopt.kernels.rounding import round_state_
 from semaopt.kernels.rule import StepRule
 
@@ -42,9 +43,9 @@ class Bucket:
         # Through views: torch.compile loses what is written to a 0-dimensional float64 tensor.
         torch._foreach_add_([step.view(1) for step in steps], 1.0)
 
-    def decay_(self, rule: StepRule, eta: Rate) -> None:
+    def decay_(self, rule: StepRule) -> None:
         """Apply the sign and the weight decay."""
-        decay = _number(rule.weight_decay)
+        eta, decay = _number(rule.eta, self.ys[0]), _number(rule.weight_decay, self.ys[0])
         if rule.maximize:
             self.hs = list(torch._foreach_neg(self.hs))
         if decay != 0 and rule.decoupled_weight_decay:
@@ -90,16 +91,15 @@ class Bucket:
 
 def foreach_group(rule: StepRule, xs: Tensors, gs: Tensors, states: list[dict[str, Any]]) -> None:
     """Take one step under a rule whose scaling is in ``SCALINGS``."""
-    eta, gamma = _number(rule.eta), _number(rule.gamma)
     buckets = _buckets(xs, gs, states)
     vs = []
     for bucket in buckets:
         bucket.widen(rule)
-        bucket.decay_(rule, eta)
-        vs.append(bucket.sema_("v", bucket.hs, gamma))  # line 3
+        bucket.decay_(rule)
+        vs.append(bucket.sema_("v", bucket.hs, _number(rule.gamma, bucket.ys[0])))  # line 3
     for bucket, v in zip(buckets, vs, strict=True):
         u = SCALINGS[type(rule.scaling)](rule.scaling, bucket, vs)  # line 4
-        _descend_(bucket.ys, v, u, rule, eta)  # line 5
+        _descend_(bucket.ys, v, u, rule)  # line 5
         bucket.narrow()
 
 
@@ -116,11 +116,11 @@ def _buckets(xs: Tensors, gs: Tensors, states: list[dict[str, Any]]) -> list[Buc
     return list(found.values())
 
 
-def _number(rate: Rate) -> Rate:
-    """Return a tensor rate as a number; inside a trace it stays a tensor, whose value may change later."""
-    if isinstance(rate, Tensor):
-        return rate.reshape(()) if torch.compiler.is_compiling() else rate.item()
-    return rate
+def _number(rate: Rate, x: Tensor) -> Rate:
+    """Return a tensor rate as a number; in a trace, as a tensor with at least the precision of x's arithmetic."""
+    if isinstance(rate, Tensor) and not torch.compiler.is_compiling():
+        return rate.item()
+    return scalar_rate(rate, x)
 
 
 def _lerp_(v: Tensors, samples: Tensors, gamma: Numbers | Tensor) -> None:
@@ -132,9 +132,9 @@ def _lerp_(v: Tensors, samples: Tensors, gamma: Numbers | Tensor) -> None:
     torch._foreach_add_(v, moves)
 
 
-def _descend_(xs: Tensors, v: Tensors, u: Tensors | Tensor | float, rule: StepRule, eta: Rate) -> None:
+def _descend_(xs: Tensors, v: Tensors, u: Tensors | Tensor | float, rule: StepRule) -> None:
     """Do what :func:`semaopt.kernels.loop.descend_` does, for a list of tensors."""
-    g0, clip = rule.scaling.g0, rule.clip_scaling
+    eta, g0, clip = _number(rule.eta, xs[0]), rule.scaling.g0, rule.clip_scaling
     if not isinstance(u, list):  # one number for all coordinates
         # A Python number as a tensor of torch's default dtype would be rounded to float32.
         u = u if isinstance(u, Tensor) else torch.full((), u, dtype=v[0].dtype, device=v[0].device)

@@ -59,7 +59,10 @@ class AUCMinMax(nn.Module):
             uniform sampling, 0.5 if a sampler draws as many positives as negatives. With a wrong p the objective is
             smallest where all scores are equal. A sequence defines one problem per class (see Shapes).
             :meth:`from_labels` counts it, :meth:`from_sampler` asks a sampler.
-        s, r, y: initial values, one number or one per class.
+        s, r: initial values, one number or one per class. None starts at the score of a zero output: 0.5 for the
+            sigmoid, 0 for a linear score. From 0, the squares would first pull every sigmoid to 0, and the scores of a
+            rare class may stay there.
+        y: initial value, one number or one per class.
         score: ``"sigmoid"`` ranks by the sigmoid of the model's raw output, ``"linear"`` by the output itself.
             A linear score is unbounded: it can diverge at step sizes that the sigmoid tolerates.
         margin: m > 0, the desired distance between the scores of the two classes.
@@ -98,8 +101,8 @@ class AUCMinMax(nn.Module):
     def __init__(
         self,
         prior: float | Sequence[float] | Tensor,
-        s: float | Sequence[float] | Tensor = 0.0,
-        r: float | Sequence[float] | Tensor = 0.0,
+        s: float | Sequence[float] | Tensor | None = None,
+        r: float | Sequence[float] | Tensor | None = None,
         y: float | Sequence[float] | Tensor = 0.0,
         *,
         score: str = "sigmoid",
@@ -127,6 +130,8 @@ class AUCMinMax(nn.Module):
         require(surrogate in SURROGATES, "surrogate", surrogate, f"must be one of {known}", "Try surrogate='square'.")
         self.margin, self.surrogate = float(margin), surrogate
         # One-element vectors, not scalars: FSDP2 shards along the first dimension.
+        center = 0.5 if self.score == "sigmoid" else 0.0
+        s, r = (center if start is None else start for start in (s, r))
         starts = {name: _tensor(name, start, kind) for name, start in (("s", s), ("r", r), ("y", y))}
         for name, start in starts.items():
             fits = start.numel() == 1 or start.shape == p.shape

@@ -18,7 +18,7 @@ from semaopt._validation import invalid, require, validate_beta, validate_bounds
 from semaopt.hypergradient import inverses
 from semaopt.kernels import StepRule, dispatch
 from semaopt.kernels.rounding import first_key, validate_state_dtype
-from semaopt.optimizers._groups import Defaults, ParamGroup
+from semaopt.optimizers._groups import Defaults
 from semaopt.optimizers._nonfinite import NonFiniteGuard
 from semaopt.optimizers._roles import Roles
 from semaopt.optimizers._state import counter, restored, validate_saved, zero_state
@@ -77,7 +77,7 @@ _EQUIVALENTS = {
 def refuse_unknown(group: Mapping[str, Any], options: Mapping[str, Any], kind: str) -> None:
     """Raise for the first key of a param group that is not one of its options."""
     for name, value in group.items():
-        if name not in options and name not in _EXTRA and not name.startswith("initial_"):
+        if name not in {*options} and name not in _EXTRA and not name.startswith("initial_"):
             remedy = _EQUIVALENTS.get(name, f"it has {', '.join(sorted(options))}")
             raise ValueError(f"{name}={value!r}: {kind} group has no such option; {remedy}")
 
@@ -103,6 +103,20 @@ def validate_rates(group: Mapping[str, Any]) -> None:
         # A tensor is not read: that would wait for its device.
         if not (0 <= value < top if type(value) is float else isinstance(value, Tensor)):
             validate_group(group)
+
+
+def validate_state(group: Mapping[str, Any], state: Mapping[str, Any] | None, number: int) -> None:
+    """Raise if the scaling or the bias correction of param group ``number`` has changed since ``state`` was made."""
+    if not state:
+        return
+    corrected = group["bias_correction"]
+    if ("v_weight" in state) is not corrected:
+        rule = f"group {number} has taken steps with {not corrected}, and its averages do not fit"
+        require(False, "bias_correction", corrected, rule, "set it before the first step")
+    for name in group["scaling"].buffers:
+        if name not in state:
+            rule = f"group {number} has taken steps with another scaling, and the average {name!r} does not exist"
+            require(False, "scaling", group["scaling"], rule, "set it before the first step")
 
 
 # ---- from a param group to a step -----------------------------------------------------------------------------------
@@ -190,11 +204,6 @@ class SemaOptimizer(Optimizer):
         """Return what torch's list of names has, and the attributes that it leaves out."""
         return {**super().__getstate__(), "_nonfinite": self._nonfinite, "_process_group": self._process_group}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore what was loaded, copied or unpickled."""
-        super().__setstate__(state)
-        self.param_groups = [ParamGroup(group) for group in self.param_groups]
-
     @property
     def on_nonfinite(self) -> str | None:
         """The policy for steps with NaN or Inf: None (take them), "error" or "skip". Not in the state dict."""
@@ -230,7 +239,7 @@ class SemaOptimizer(Optimizer):
             raise ValueError(f"on_nonfinite={given!r}: a step is skipped as a whole; pass it to the optimizer")
         if self.roles is not None:
             self.roles.validate(param_group)
-        group: dict[str, Any] = ParamGroup(self._complete(param_group))
+        group = self._complete(param_group)
         validate_group(group)
         group.update({name: plain(value) for name, value in group.items() if name not in ("params", "param_names")})
         if isinstance(group["params"], Tensor):
@@ -308,6 +317,8 @@ class SemaOptimizer(Optimizer):
                 if g is not None:
                     xs.append(x)
                     gs.append(g)
+            if xs and "scaling" in group:
+                validate_state(group, self.state.get(xs[0]), k)
             if len(self.param_groups) > 1:  # else the step itself notices before anything has moved
                 require_dense(group, xs, gs, k)
             if group.get("implementation", "auto") in ("c", "foreach"):

@@ -18,7 +18,7 @@ from semaopt.hypergradient.inverses import Inverse, Memory
 from semaopt.hypergradient.linalg import Vector
 from semaopt.kernels import StepRule, dispatch
 from semaopt.kernels.loop import count_
-from semaopt.optimizers._base import SemaOptimizer, rule_of, validate_rates
+from semaopt.optimizers._base import SemaOptimizer, rule_of, validate_rates, validate_state
 from semaopt.optimizers._nonfinite import Rollback, require_finite
 from semaopt.optimizers._roles import Roles
 from semaopt.optimizers._state import zero_state
@@ -41,6 +41,8 @@ class BilevelOptimizer(SemaOptimizer):
 
     roles: ClassVar[Roles] = ROLES
     initial: ClassVar[dict[str, Any]] = {"t": 0, "bound": None, "first_loss": None}
+    #: Names of the tensors that the method itself, not its inverse, keeps per lower parameter.
+    lower_buffers: ClassVar[tuple[str, ...]] = ()
     #: The inverse that ``inverse=None`` stands for.
     default_inverse: ClassVar[type[Any]] = inverses.TrackedSystem
 
@@ -115,8 +117,10 @@ class BilevelOptimizer(SemaOptimizer):
     # ---- a step -----------------------------------------------------------------------------------------------------
 
     def _validate_step(self) -> list[tuple[dict[str, Any], list[Tensor], list[Tensor]]]:
-        for group in self.param_groups:
+        for k, group in enumerate(self.param_groups):
             validate_rates(group)
+            for x in group["params"][:1] if "scaling" in group else ():
+                validate_state(group, self.state.get(x), k)
         return []  # the gradients in .grad are those of the last step
 
     def _oracles(self, outer: Closure, inner: Closure) -> Oracles:
@@ -124,6 +128,12 @@ class BilevelOptimizer(SemaOptimizer):
         for name, closure in (("outer", outer), ("inner", inner)):
             if not callable(closure):
                 raise TypeError(f"{name}={closure!r}: step(outer, inner) takes two functions that return a loss")
+        for group in self._of("lower"):
+            for y in group["params"]:
+                if (
+                    self.state.get(y) and self.state[y]["step"] == 0
+                ):  # zeros that torch.distributed.checkpoint asked for
+                    self.state[y].clear()
         xs: dict[str, list[Tensor]] = {"upper": [], "lower": []}
         decay: list[float] = []
         for group in self.param_groups:
@@ -155,14 +165,11 @@ class BilevelOptimizer(SemaOptimizer):
     def _init_state(self, group: dict[str, Any], i: int, x: Tensor) -> None:
         super()._init_state(group, i, x)
         if group["role"] == "lower":
-            self.state[x].update(zero_state(x, getattr(self.inverse, "buffers", ())))
+            self.state[x].update(zero_state(x, (*getattr(self.inverse, "buffers", ()), *self.lower_buffers)))
 
     def _memory(self) -> Memory:
         groups = self._of("lower")
         pairs = [(y, float(group["lr"])) for group in groups for y in group["params"] if y.requires_grad]
-        for y, _ in pairs:
-            if self.state[y] and self.state[y]["step"] == 0:  # zeros that torch.distributed.checkpoint asked for
-                self.state[y].clear()
         projected = all(group["project"] is not None for group in groups)
         return Memory(self.algorithm_state, [self.state[y] for y, _ in pairs], [rho for _, rho in pairs], projected)
 

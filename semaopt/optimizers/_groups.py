@@ -1,37 +1,25 @@
-"""Param groups that show beta to tools that look for torch's ``momentum``.
-
-Lightning's LearningRateMonitor reads ``group.get("momentum", 0)`` if ``"momentum" in optimizer.defaults``. OneCycleLR
-and CyclicLR make the same test, and then write a momentum of their own unless ``cycle_momentum=False``. Reading gives
-beta; writing is an error that names the remedy. The key is never in a group, so state dicts do not have it.
-"""
+"""The defaults of an optimizer, with an error for schedulers that would cycle a momentum of their own."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-_NAMES = ("momentum", "betas")
+from torch.optim.lr_scheduler import CyclicLR, OneCycleLR
 
 
 class Defaults(dict[str, Any]):
-    """The defaults of an optimizer whose ``beta`` is a momentum."""
+    """Defaults that have ``beta`` in place of torch's ``momentum``.
+
+    OneCycleLR and CyclicLR look for ``"momentum"`` in the defaults unless ``cycle_momentum=False``, and torch's error
+    does not name that remedy. Torch has no hook for it, so the object that asks is read from the calling frame.
+    """
 
     def __contains__(self, name: object) -> bool:
-        return super().__contains__("beta" if name == "momentum" else name)
-
-
-class ParamGroup(dict[str, Any]):
-    """A param group whose ``get("momentum")`` is its beta."""
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of an option; for ``"momentum"`` that of beta, if the group is averaged."""
-        if name == "momentum" and super().get("beta") is not None:
-            return self["beta"]
-        return super().get(name, default)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if name in _NAMES:
+        caller = sys._getframe(1).f_locals.get("self") if name == "momentum" else None
+        if isinstance(caller, (OneCycleLR, CyclicLR)):
             raise ValueError(
-                f"group[{name!r}] = {value!r} is invalid: the momentum of this optimizer is group['beta']. Pass "
-                "cycle_momentum=False to OneCycleLR or CyclicLR; semaopt.schedules.Follow moves beta with their lr."
+                f"{type(caller).__name__} cannot cycle the momentum of this optimizer, which is group['beta']. Pass "
+                "cycle_momentum=False; semaopt.schedules.Follow moves beta in proportion to lr."
             )
-        super().__setitem__(name, value)
+        return super().__contains__(name)

@@ -140,6 +140,15 @@ class SBMA(BilevelOptimizer):
             require(same, name, value, "all pieces start in the same way", "pass it to the optimizer")
         return group
 
+    def _validate_parameters(self, group: dict[str, Any]) -> None:
+        super()._validate_parameters(group)
+        given = [p[1] if isinstance(p, tuple) else p for p in group["params"]]
+        others = [x for each in self.param_groups for x in each["params"]]
+        dtypes = {state_dtype(x) for x in (*others, *given) if isinstance(x, Tensor)}
+        if len(dtypes) > 1:
+            names = ", ".join(sorted(map(str, dtypes)))
+            raise TypeError(f"SBMA multiplies averages of all parameters, which must have one dtype; got {names}")
+
     @lean_hooks
     @torch.no_grad()
     def step(self, outer: Closure, inner: Closure) -> Tensor:  # type: ignore[override]

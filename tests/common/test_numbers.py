@@ -83,7 +83,8 @@ def test_averages_in_bf16_stay_finite_too(path, scaling):
 @pytest.mark.parametrize("scaling", ["adam", "amsgrad", "adafom"])
 def test_a_square_that_overflows_is_forgotten_like_any_other(path, scaling):
     """One gradient of 1e30 must not silence its coordinate for ever, as an infinite u would."""
-    x, optimizer = stepped([[1e30] * 3] + [[1.0] * 3] * 2, scaling=scaling, implementation=path)
+    gradients = [[1e30] * 3] + [[1.0] * 3] * 2
+    x, optimizer = stepped(gradients, scaling=scaling, implementation=path, bias_correction=False)
     u = optimizer.state[x]["u_mean" if scaling == "adafom" else "u"]
     assert (u < 3.3895e38).all()
     assert (u > 1e38).all()

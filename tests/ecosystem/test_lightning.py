@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import lightning
 import pytest
-from lightning.pytorch.callbacks import LearningRateMonitor
-from lightning.pytorch.loggers import Logger
 from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
@@ -39,22 +37,6 @@ class Module(lightning.LightningModule):
     def configure_optimizers(self):
         optimizer = asa(self.networks, **OPTIONS[1])
         return {"optimizer": optimizer, "lr_scheduler": self.configure(optimizer)}
-
-
-class Memory(Logger):
-    """A logger that keeps what it is given."""
-
-    name, version = "memory", 0
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def log_metrics(self, metrics, step=None):
-        self.seen += metrics.items()
-
-    def log_hyperparams(self, *args, **kwargs):
-        pass
 
 
 def each_step(schedule):
@@ -107,26 +89,3 @@ def test_equals_the_plain_loop(tmp_path):
     fit(module, tmp_path)
     assert_same(values(module.networks), values(model))
     assert not list(tmp_path.iterdir())
-
-
-def test_the_monitor_logs_beta_as_momentum(tmp_path):
-    monitor = LearningRateMonitor(logging_interval="step", log_momentum=True)
-    logger = Memory()
-    trainer = lightning.Trainer(
-        max_epochs=1,
-        accelerator="cpu",
-        devices=1,
-        logger=logger,
-        callbacks=[monitor],
-        log_every_n_steps=1,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
-    )
-    module = Module(SCHEDULES["cosine"])
-    trainer.fit(module, DataLoader(DATA, batch_size=None))
-    logged = [value for name, value in logger.seen if name.endswith("pg1-momentum")]
-    first = OPTIONS[1].get("beta", 0.9)
-    assert logged == pytest.approx([first, *(beta for _, beta in module.rates[:-1])])
-    assert len(set(logged)) > 1

@@ -243,8 +243,8 @@ def test_the_key_holds_the_source_of_the_plugin(mine):
             {"data": {"name": "own parts:blobs"}},
             r"'own parts:blobs' is not a plug-in name\. Write 'package\.module:name'",
         ),
-        ({"data": {"name": "own_parts:number"}}, r"own_parts:number is a int\. A data set is a function"),
-        ({"model": {"name": "own_parts:number"}}, r"own_parts:number is a int\. A model is a function or class"),
+        ({"data": {"name": "own_parts:number"}}, r"own_parts:number has type int\. A data set is a function"),
+        ({"model": {"name": "own_parts:number"}}, r"own_parts:number has type int\. A model is a function or class"),
         (
             {"loss": "own_parts:sgd"},
             r"loss: own_parts:sgd is no objective\. Make it a subclass of Minimization, MinMax",
@@ -253,11 +253,11 @@ def test_the_key_holds_the_source_of_the_plugin(mine):
         ({"loss": "own_parts:OddMetric"}, r"own_parts:OddMetric: metrics=\('loss', 'kappa'\) has unknown names\. Use"),
         (
             {"methods": [{**METHOD, "algorithm": "own_parts:number"}]},
-            r"methods\[0\]\.algorithm: own_parts:number is a int\. An algorithm is an optimizer class",
+            r"methods\[0\]\.algorithm: own_parts:number has type int\. Use an optimizer class",
         ),
         (
             {"methods": [{**METHOD, "algorithm": "own_parts:no_optimizer"}]},
-            r"own_parts:no_optimizer returned a str\. Return a torch\.optim\.Optimizer",
+            r"own_parts:no_optimizer returned an object of type str\. Return a torch\.optim\.Optimizer",
         ),
         (
             {"methods": [{**METHOD, "options": {"lr": 0.1, "momentun": 0.9}}]},
@@ -291,7 +291,7 @@ def test_a_module_that_fails_on_import(mine):
         ("with_nan", r"1 of 20 examples have NaN or infinite inputs, the first is example 7"),
         ("bad_labels", r"returned the labels \[-1\.0, -0\.5, 0\.0, 0\.5, 1\.0\], but labels are whole numbers from 0"),
         ("bad_shapes", r"inputs of shape \(20,\) and labels of shape \(20,\)\. Return \(inputs, labels\)"),
-        ("no_pair", r"own_parts:no_pair returned a Tensor\. Return \(inputs, labels\)"),
+        ("no_pair", r"own_parts:no_pair returned an object of type Tensor\. Return \(inputs, labels\)"),
     ],
 )
 def test_data_that_cannot_be_used(mine, name, text):
@@ -362,7 +362,8 @@ def test_an_auc_of_one_class_is_an_error_at_load(mine):
 
 def test_a_model_that_is_no_module(mine):
     with pytest.raises(
-        plugins.PluginError, match=r"own_parts:no_module returned a function\. Return a torch\.nn\.Module"
+        plugins.PluginError,
+        match=r"own_parts:no_module returned an object of type function\. Return a torch\.nn\.Module",
     ):
         models.build("own_parts:no_module", data.load("digits"))
     with pytest.raises(data.DataError, match=r"option of own_parts:linear 'scal' is unknown.*'scale'"):

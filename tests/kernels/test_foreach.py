@@ -90,3 +90,18 @@ def test_traced_in_float64_no_rate_is_rounded_to_float32(scaling, corrected):
             step()
         results.append(x.detach())
     torch.testing.assert_close(*results, rtol=1e-14, atol=1e-15)
+
+
+def test_a_float32_rate_does_not_round_the_decay_of_float64_parameters():
+    """1 - eta * decay is traced in float64, as it is computed without a trace."""
+    torch._dynamo.reset()
+    results = []
+    for trace in (lambda step: torch.compile(step, backend="eager"), lambda step: step):
+        x = torch.nn.Parameter(normal((5,), torch.float64, 7))
+        options = {"lr": torch.tensor(0.03), "weight_decay": 0.1, "decoupled_weight_decay": True}
+        step = trace(semaopt.ASA([x], **options).step)
+        for k in range(4):
+            x.grad = normal((5,), x.dtype, k)
+            step()
+        results.append(x.detach())
+    torch.testing.assert_close(*results, rtol=1e-14, atol=1e-15)

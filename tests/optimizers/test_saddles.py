@@ -125,7 +125,7 @@ def test_stages_hand_on_x_tau_v_tau_and_y_tau():
     f = saddle(4.0, sigma=0.5)
     x, y = start()
     steps = [Stage(0.1, 0.5, T=5, dual_eta=0.3), Stage(0.05, 0.25, T=9, dual_eta=0.15)]
-    optimizer = semaopt.PDSM(primal=[x], dual=[y])
+    optimizer = semaopt.PDSM(primal=[x], dual=[y], bias_correction=False)
     stages, noise = Stages(optimizer, steps, seed=3), torch.Generator().manual_seed(0)
     while not stages.done:
         rates = [(group["lr"], group["beta"]) for group in optimizer.param_groups]

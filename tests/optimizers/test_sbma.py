@@ -28,7 +28,16 @@ def test_four_steps_of_the_equations_by_hand():
     problem, x, y, closures = bed()
     k, C, beta, lam, c_fy, c_gxy = 4, 2.2, 0.6, 0.8, 1.5, 1.0
     optimizer = semaopt.SBMA(
-        [x], [y], lr=0.1, lower_lr=0.3, beta=beta, lam=lam, c_fy=c_fy, c_gxy=c_gxy, inverse=Neumann(k, C, seed=1)
+        [x],
+        [y],
+        lr=0.1,
+        lower_lr=0.3,
+        beta=beta,
+        lam=lam,
+        c_fy=c_fy,
+        c_gxy=c_gxy,
+        inverse=Neumann(k, C, seed=1),
+        bias_correction=False,
     )
     A, B, b, c = problem.A, problem.B, problem.b, problem.c
     X, Y, old = x.detach()[0].clone(), y.detach()[0].clone(), None
@@ -190,3 +199,22 @@ def test_wrong_options():
     ):
         tiny.step(*closures)
     assert math.isfinite(x.sum().item())
+
+
+def test_parameters_of_two_dtypes_are_refused():
+    x, y = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2, dtype=torch.float64))
+    with pytest.raises(TypeError, match=r"must have one dtype; got torch\.float32, torch\.float64"):
+        semaopt.SBMA([x], [y])
+
+
+@pytest.mark.parametrize("beta", [0.5, 0.9])
+def test_bias_correction_divides_the_weights_by_their_sum(beta):
+    """Without clipping, u is the weighted mean of the samples so far with the weights beta^(t-i)."""
+    x, y = nn.Parameter(torch.zeros(1, dtype=torch.float64)), nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = semaopt.SBMA([x], [y], lr=0.0, lower_lr=0.0, beta=beta, inverse=Neumann(1, 1.0))
+    samples = [1.0, -2.0, 5.0, 3.0]
+    for t, sample in enumerate(samples):
+        optimizer.step(lambda a=sample: (a * x).sum() + y.square().sum(), lambda: (y - x).square().sum() / 2)
+        weights = torch.tensor([beta ** (t - i) for i in range(t + 1)], dtype=torch.float64)
+        expected = (weights * torch.tensor(samples[: t + 1], dtype=torch.float64)).sum() / weights.sum()
+        torch.testing.assert_close(optimizer.algorithm_state["f_x"].squeeze(), expected)

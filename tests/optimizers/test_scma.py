@@ -21,7 +21,7 @@ def test_steps_of_the_equations_by_hand():
     problem, twin = QuadraticComposition(), QuadraticComposition()
     x = problem.start()
     X, z, v = x.detach().clone(), None, None
-    optimizer = semaopt.SCMA([x], lr=0.1, beta=0.7, inner_beta=0.6, scaling="shb")
+    optimizer = semaopt.SCMA([x], lr=0.1, beta=0.7, inner_beta=0.6, scaling="shb", bias_correction=False)
     inner = problem.inner(x)
     for _ in range(4):
         samples = [(twin.A + 0.3 * twin._randn(twin.m, twin.d), twin.b + 0.3 * twin._randn(twin.m)) for _ in range(2)]

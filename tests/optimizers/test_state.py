@@ -139,3 +139,40 @@ def test_numpy_numbers_are_rates_and_load_with_weights_only(tmp_path):
     torch.save(optimizer.state_dict(), tmp_path / "state.pt")
     (group,) = torch.load(tmp_path / "state.pt", weights_only=True)["param_groups"]
     assert (group["lr"], type(group["lr"]), group["beta"], type(group["beta"])) == (0.5, float, 0.5, float)
+
+
+def changed(name, value, **options):
+    x = nn.Parameter(torch.ones(3))
+    optimizer = semaopt.ASA([x], **options)
+    x.grad = torch.ones(3)
+    optimizer.step()
+    optimizer.param_groups[0][name] = value
+    return optimizer, x
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "options", "text"),
+    [
+        ("scaling", semaopt.scalings.AMSGrad(), {}, r"scaling=AMSGrad.*another scaling, and the average 'u_max'"),
+        ("scaling", semaopt.scalings.Adam(), {"scaling": "shb"}, r"scaling=Adam.*the average 'u' does not exist"),
+        ("bias_correction", False, {}, r"bias_correction=False is invalid: group 0 has taken steps with True"),
+        (
+            "bias_correction",
+            True,
+            {"bias_correction": False},
+            r"bias_correction=True is invalid.*before the first step",
+        ),
+    ],
+)
+def test_an_option_that_the_averages_do_not_fit_is_refused(name, value, options, text):
+    optimizer, x = changed(name, value, **options)
+    before = x.detach().clone()
+    with pytest.raises(ValueError, match=text):
+        optimizer.step()
+    assert torch.equal(x, before)
+
+
+def test_a_scaling_that_needs_fewer_averages_may_follow():
+    optimizer, x = changed("scaling", semaopt.scalings.SHB())
+    optimizer.step()
+    assert torch.isfinite(x).all()

@@ -15,7 +15,7 @@ PLAN = [Stage(0.5, 0.5, T=4), Stage(0.25, 0.25, T=9), Stage(0.125, 0.125, T=0)]
 
 def make(scaling="shb"):
     x = torch.nn.Parameter(torch.tensor([2.0, -1.0], dtype=torch.float64))
-    return x, semaopt.ASA([x], scaling=scaling)
+    return x, semaopt.ASA([x], scaling=scaling, bias_correction=False)
 
 
 def step(x, optimizer, generator):

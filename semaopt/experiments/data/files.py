@@ -46,7 +46,7 @@ class File:
 
     @property
     def known(self) -> str:
-        """A description of what is published about it."""
+        """The published checksum or number of rows, as text."""
         return f"md5 {self.md5}" if self.md5 else f"{self.rows} rows, no published checksum"
 
 

@@ -27,7 +27,7 @@ def data_set(name: str) -> DataSet:
     function = plugins.resolve(name)
     if not callable(function):
         raise plugins.PluginError(
-            f"{name} is a {type(function).__name__}. A data set is a function that returns (inputs, labels)."
+            f"{name} has type {type(function).__name__}. A data set is a function that returns (inputs, labels)."
         )
     about = (getattr(function, "__doc__", None) or f"the data set of {name}").strip().splitlines()[0]
     return DataSet(name, about, _reader(name, function), classes=None)
@@ -39,7 +39,7 @@ def _reader(name: str, function: Callable[[], Any]) -> Callable[[Path, Mapping[s
         if isinstance(found, Raw):
             return found
         if not (isinstance(found, tuple) and len(found) == 2):
-            raise DataError(f"{name} returned a {type(found).__name__}. {_EXAMPLE}.")
+            raise DataError(f"{name} returned an object of type {type(found).__name__}. {_EXAMPLE}.")
         try:
             inputs, labels = (torch.as_tensor(each) for each in found)
         except (TypeError, ValueError, RuntimeError) as error:

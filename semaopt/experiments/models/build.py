@@ -38,7 +38,7 @@ def find(name: str) -> Callable[..., nn.Module]:
     found = plugins.resolve(name)
     if not callable(found):
         raise plugins.PluginError(
-            f"{name} is a {type(found).__name__}. A model is a function or class that is called with the task."
+            f"{name} has type {type(found).__name__}. A model is a function or class that is called with the task."
         )
     builder: Callable[..., nn.Module] = found
     return builder
@@ -65,5 +65,7 @@ def build(name: str, task: Task, seed: int = 0, **options: Any) -> nn.Module:
         torch.manual_seed(seed)
         model = builder(task, **options)
     if not isinstance(model, nn.Module):
-        raise plugins.PluginError(f"{name} returned a {type(model).__name__}. Return a torch.nn.Module.")
+        raise plugins.PluginError(
+            f"{name} returned an object of type {type(model).__name__}. Return a torch.nn.Module."
+        )
     return model

@@ -112,7 +112,7 @@ class Claim(Settings):
     beats: dict[str, list[str]] = Field(default_factory=dict)
     """Each method with the methods that it beats; for claims that are not an order."""
     source: Literal["paper", "ours"] = "paper"
-    """Who makes the claim."""
+    """The origin of the claim: the paper or this project."""
 
 
 class Spec(Settings):

@@ -297,7 +297,7 @@ def _external(name: str, function: Any) -> AlgorithmInfo:
     """Return the entry of a class or function; its parameters say which problem it solves and what it takes."""
     if not callable(function):
         raise plugins.PluginError(
-            f"{name} is a {type(function).__name__}. An algorithm is an optimizer class or a function that returns one."
+            f"{name} has type {type(function).__name__}. Use an optimizer class or a function that returns one."
         )
     parameters = inspect.signature(function).parameters
     problem: Problem = next((one for one in _ROLES if parameters.keys() >= set(_ROLES[one])), "minimization")
@@ -313,7 +313,9 @@ def _external(name: str, function: Any) -> AlgorithmInfo:
         lists = [list(variables.primal[0]), *(list(own) for own in variables.dual)]
         made = function(**dict(zip(roles, lists, strict=True)), **options) if roles else function(lists[0], **options)
         if not isinstance(made, Optimizer):
-            raise plugins.PluginError(f"{name} returned a {type(made).__name__}. Return a torch.optim.Optimizer.")
+            raise plugins.PluginError(
+                f"{name} returned an object of type {type(made).__name__}. Return a torch.optim.Optimizer."
+            )
         return made
 
     return AlgorithmInfo(

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from semaopt.diagnostics.measure import averaged, scaling_range
 
 PARTS = ("train", "valid", "test")
-#: The bounds of s, and what a report calls them.
+#: The bounds of s, and their names in a report.
 BOUNDS = {"s_min": "smallest s", "s_median": "median s", "s_max": "largest s"}
 
 
@@ -25,7 +25,7 @@ class ScoreMetric:
 
     Attributes:
         value: the function.
-        title: what a report calls it.
+        title: its name in a report.
         binary: whether it is defined for two classes only, both of which must be present.
     """
 

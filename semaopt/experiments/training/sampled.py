@@ -58,7 +58,7 @@ class SampledRun:
     def step(self, k: int) -> None:
         """Move on by one batch: take a step once the batches of the last step are used up."""
         self.due += 1
-        while self.objective.drawn < self.due and self.finite:
+        while self.objective.batch_count < self.due and self.finite:
             try:
                 self.objective.step(self.optimizer)
             except NonFiniteError:  # it diverged, which is a result
@@ -93,7 +93,7 @@ class SampledRun:
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "generator": self.draws.generator.get_state(),
             "torch": torch.get_rng_state(),
-            "drawn": self.objective.drawn,
+            "batch_count": self.objective.batch_count,
             "due": self.due,
             "finite": self.finite,
         }
@@ -109,4 +109,4 @@ class SampledRun:
             self.schedule.load_state_dict(state["schedule"])
         self.draws.generator.set_state(state["generator"])
         torch.set_rng_state(state["torch"])
-        self.objective.drawn, self.due, self.finite = state["drawn"], state["due"], state["finite"]
+        self.objective.batch_count, self.due, self.finite = state["batch_count"], state["due"], state["finite"]

@@ -51,7 +51,7 @@ def test_twenty_kills_lose_no_run_and_repeat_none(found):
     assert (killed["lost"], killed["twice"]) == (0, 0)
     left = disturbed.RUNS - killed["stored"]
     assert left > 0, "the sweep was too short to be killed so often"
-    said(killed["last"], 0, f"{left} runs done, {killed['stored']} reused")
+    said(killed["last"], 0, f"{left} runs computed, {killed['stored']} reused")
     assert found["same"]["killed"] == [True, True]
 
 
@@ -63,7 +63,7 @@ def test_a_full_disk_is_reported_and_stored_runs_survive(found):
     said(checkpoint, 2, r"[0-9a-f]{64}.pt cannot be written \(File too large\)\. Choose another --out")
     for answer in found["starved"]:
         assert not [name for name in answer["left"] if name.endswith(".part")]
-    said(found["fed"], 0, "2 runs done, 0 reused")
+    said(found["fed"], 0, "2 runs computed, 0 reused")
     assert found["same"]["starved"] == [True, True]
 
 
@@ -84,7 +84,7 @@ def test_a_folder_without_write_permission(found):
 
 def test_two_sweeps_on_one_folder(found):
     said(found["at_once"]["second"], 2, r"both is in use by another process\. Wait until it ends, or choose another")
-    said(found["at_once"]["first"], 0, "2 runs done, 0 reused")
+    said(found["at_once"]["first"], 0, "2 runs computed, 0 reused")
     assert found["same"]["both"] == [True, True]
 
 
@@ -97,5 +97,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(found, dama
 def test_a_damaged_store(found):
     said(found["spoiled"]["head"], 2, r"runs.sqlite cannot be used \(file is not a database\)\. If it is damaged, move")
     said(found["spoiled"]["schema"], 2, r"runs.sqlite cannot be used \(malformed database schema")
-    said(found["spoiled"]["row"], 0, "its row in the store is damaged; the run is computed again.* 1 run, 1 reused")
+    said(
+        found["spoiled"]["row"], 0, "row in the store is damaged; the run is computed again.* 1 run computed, 1 reused"
+    )
     assert found["spoiled"]["same"]

@@ -74,18 +74,18 @@ def test_it_learns_and_resumes_to_the_bit(name, method):
 
 
 def test_every_bilevel_method_draws_equally_many_batches():
-    drawn = {}
+    counts = {}
     for name, method in METHODS:
         if name.startswith("bilevel"):
             run = a_run(name, method)
             cleaner = started(run)
             trained(cleaner, 1)
-            drawn[method] = cleaner.objective.drawn
+            counts[method] = cleaner.objective.batch_count
             assert cleaner.due == cleaner.steps == 34
     assert all(
-        34 <= count < 34 + 25 for count in drawn.values()
+        34 <= count < 34 + 25 for count in counts.values()
     )  # the last step may draw more batches than an epoch has
-    assert drawn["soba"] == drawn["smb"] == 34
+    assert counts["soba"] == counts["smb"] == 34
 
 
 def test_only_the_lower_level_has_wrong_labels():
@@ -117,7 +117,7 @@ def test_the_checkpoint_records_divergence():
     one.finite = False  # as after a NonFiniteError
     other.load_state_dict(copy.deepcopy(one.state_dict()))
     other.step(1)
-    assert other.objective.drawn == one.objective.drawn
+    assert other.objective.batch_count == one.objective.batch_count
     assert other.end_epoch() == [False]
 
 

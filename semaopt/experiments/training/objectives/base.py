@@ -46,15 +46,15 @@ class Objective(ABC):
     title: ClassVar[str]
     """The name of the loss in a report."""
     metrics: ClassVar[tuple[str, ...]]
-    """What is measured on each part of the data: ``"loss"`` and names of :data:`metrics.OF_SCORES`."""
+    """The metrics of each part of the data: ``"loss"`` and names of :data:`metrics.OF_SCORES`."""
     loss_title: ClassVar[str] = "loss"
-    """What a report calls the metric ``loss``."""
+    """The name of the metric ``loss`` in a report."""
     loss_is_positive: ClassVar[bool] = True
     """Whether losses are compared by their ratio; otherwise by their difference."""
     noise_title: ClassVar[str] = "label noise"
-    """What a report calls ``data.noise``."""
+    """The name of ``data.noise`` in a report."""
     training_title: ClassVar[str] = "training {what}"
-    """What a report calls a metric of the training part."""
+    """The name of a metric of the training part in a report."""
     has_bounds: ClassVar[bool] = False
     """Whether the bounds of the scaling s can be recorded (``s_min``, ``s_median``, ``s_max``)."""
     two_classes: ClassVar[bool] = False
@@ -208,7 +208,7 @@ class Sampled(Objective):
 
     def __init__(self, model: nn.Module, task: Task, draw: Draw, run: Run) -> None:
         self.model, self.task, self.draw, self.run = model, task, draw, run
-        self.drawn = 0
+        self.batch_count = 0
         """Batches drawn so far."""
         self.setup()
 
@@ -221,7 +221,7 @@ class Sampled(Objective):
 
     @abstractmethod
     def step(self, optimizer: Optimizer) -> None:
-        """Take one optimizer step and add the batches it draws to :attr:`drawn`."""
+        """Take one optimizer step and add the batches it draws to :attr:`batch_count`."""
 
     def parts(self) -> Mapping[str, Part]:
         """Return the parts of the data that metrics are measured on."""
@@ -268,7 +268,7 @@ class Bilevel(Sampled):
 
         def counted(loss: Callable[[], Tensor]) -> Callable[[], Tensor]:
             def evaluate() -> Tensor:
-                self.drawn += 1
+                self.batch_count += 1
                 return loss()
 
             return evaluate
@@ -295,7 +295,7 @@ class Compositional(Sampled):
 
     def step(self, optimizer: Optimizer) -> None:
         """Take one step on one batch."""
-        self.drawn += 1
+        self.batch_count += 1
         inner, outer, index = self.sample()
         optimizer.step(inner, outer, index=index)  # type: ignore[call-overload]
 

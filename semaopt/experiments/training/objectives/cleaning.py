@@ -27,7 +27,7 @@ class Cleaning(Bilevel):
     metrics: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
     noise_title: ClassVar[str] = "share of wrong labels"
     training_title: ClassVar[str] = "{what} on clean data"
-    tuning_parts: ClassVar[tuple[str, ...]] = ("valid",)  # the true labels of the training part are what is looked for
+    tuning_parts: ClassVar[tuple[str, ...]] = ("valid",)  # not the training part: its true labels are unknown
 
     def setup(self) -> None:
         """Split the training part, make some labels wrong and create the weights."""
