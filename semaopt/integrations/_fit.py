@@ -141,7 +141,10 @@ class Learner:
         if s.metric == "auroc":
             # The sigmoid of an output of 0 is 0.5: class means that start there do not pull a rare class to 0.
             self.auc = AUCMinMax(prior, s=0.5, r=0.5, validate=False).to(device)
-            primal: list[dict[str, Any]] = [{"params": x, **decay}, {"params": self.auc.primal_parameters()}]
+            own = self.auc.primal_parameters()
+            primal: list[dict[str, Any]] = [{"params": x, **decay}, {"params": own}]
+            if s.weight_decay == 0:  # one group is faster than two
+                primal = [{"params": [*x, *own]}]
             self.optimizer = PDAda(primal, self.auc.dual_parameters(), s.lr, s.dual_lr, s.beta)
         else:
             self.optimizer = ASA(x, lr=s.lr, beta=s.beta, **decay)
@@ -185,7 +188,7 @@ class Learner:
     def epoch(self, loss: nn.Module, rows: Rows, labels: Tensor, order: list[Tensor], rates: Iterable[float]) -> float:
         """Train on these batches and return the mean loss; ``rates`` multiply the learning rates, one per batch."""
         self.network.train()
-        total, device = torch.zeros((), dtype=torch.float64), self.kind["device"]
+        values, device = [], self.kind["device"]
         for a, batch, rate in zip(rows.batches(order, self.kind), order, rates, strict=False):
             for group, base in zip(self.optimizer.param_groups, self.rates, strict=True):
                 group["lr"] = base * rate
@@ -200,8 +203,8 @@ class Learner:
             value = loss(scores, b) if self.auc is not None else loss(scores, b, batch.to(device))
             value.backward()
             self.optimizer.step()
-            total += value.detach().double().cpu()
-        return float(total / max(len(order), 1))
+            values.append(value.detach())
+        return float(torch.stack(values).mean())
 
 
 def resample(weight: Array, generator: torch.Generator) -> Tensor:
