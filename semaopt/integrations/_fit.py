@@ -185,13 +185,13 @@ class Learner:
         # Batch normalization rejects a batch of one row.
         return batches[:-1] if len(batches) > 1 and len(batches[-1]) == 1 else batches
 
-    def epoch(self, loss: nn.Module, rows: Rows, labels: Tensor, order: list[Tensor], rates: Iterable[float]) -> float:
-        """Train on these batches and return the mean loss; ``rates`` multiply the learning rates, one per batch."""
+    def epoch(self, loss: nn.Module, rows: Rows, labels: Tensor, order: list[Tensor], rate: float) -> float:
+        """Train on these batches and return the mean loss; ``rate`` multiplies the learning rates."""
+        for group, base in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = base * rate
         self.network.train()
         values, device = [], self.kind["device"]
-        for a, batch, rate in zip(rows.batches(order, self.kind), order, rates, strict=False):
-            for group, base in zip(self.optimizer.param_groups, self.rates, strict=True):
-                group["lr"] = base * rate
+        for a, batch in zip(rows.batches(order, self.kind), order, strict=True):
             self.optimizer.zero_grad()
             scores = self.network(a).reshape(len(batch), -1)
             if scores.shape[1] != len(self.prior):
@@ -221,6 +221,6 @@ def resample(weight: Array, generator: torch.Generator) -> Tensor:
     return torch.searchsorted(ends, torch.arange(count) + start, right=True).clamp_max_(n - 1)
 
 
-def cosine(step: int, steps: int) -> float:
-    """Return the factor of the cosine schedule, from 1 to 0."""
-    return 0.5 * (1 + math.cos(math.pi * step / steps))
+def cosine(epoch: int, epochs: int) -> float:
+    """Return the factor of the learning rates in an epoch, counted from 0: a cosine from 1 towards 0."""
+    return 0.5 * (1 + math.cos(math.pi * epoch / epochs))

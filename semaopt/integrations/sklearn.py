@@ -45,7 +45,7 @@ from semaopt.integrations._curves import Curve, auroc, average_precision, best_t
 from semaopt.integrations._fit import Array, Learner, Rows, Settings, cosine, distinct, moments, perceptron
 
 METRICS = ("auroc", "ap", "pauc")
-#: A validation part needs this many examples of each class: fewer choose a worse epoch than the last one.
+#: A validation part needs this many examples of each class; with fewer, early stopping follows noise.
 SMALLEST_VALIDATION = 20
 
 
@@ -71,7 +71,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     ``"auroc"`` minimizes :class:`semaopt.losses.AUCMinMax` with :class:`semaopt.PDAda`; ``"ap"`` and ``"pauc"``
     minimize :class:`semaopt.losses.MeanAveragePrecision` and :class:`semaopt.losses.PartialAUC` (CVaR) with
-    :class:`semaopt.ASA`. The learning rates follow a cosine to 0.
+    :class:`semaopt.ASA`. The learning rates follow a cosine towards 0, epoch by epoch.
 
     Args:
         metric: ``"auroc"``, ``"ap"`` (average precision) or ``"pauc"`` (AUROC up to ``max_fpr``, standardized as in
@@ -246,7 +246,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.network_ = self._learner.network
             start, learner = time.perf_counter(), self._learner
             order = learner.order(data.labels, _uneven(data.weight), generator)
-            loss = learner.epoch(learner.loss(len(b)), data.rows, data.labels, order, [1.0] * len(order))
+            loss = learner.epoch(learner.loss(len(b)), data.rows, data.labels, order, 1.0)
             self._parts_seen += 1
             self._record(loss, 1.0, None, start)
             self.best_epoch_ = len(self.history_)
@@ -258,16 +258,14 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learner, validated = self._learner, len(held.labels) > 0
         loss, weight = learner.loss(len(train.labels)), _uneven(train.weight)
         self.history_, self.best_epoch_ = [], 0
-        best, kept, stale, step, steps = -1.0, None, 0, 0, 0
-        for _ in range(self.max_epochs):
+        best, kept, stale = -1.0, None, 0
+        for k in range(self.max_epochs):
             start = time.perf_counter()
             order = learner.order(train.labels, weight, generator)
-            steps = steps or len(order) * self.max_epochs
-            rates = [cosine(step + k, steps) for k in range(len(order))]
-            step += len(order)
-            value = learner.epoch(loss, train.rows, train.labels, order, rates)
+            rate = cosine(k, self.max_epochs)
+            value = learner.epoch(loss, train.rows, train.labels, order, rate)
             found = self._metric(held) if validated and self.early_stopping else None
-            self._record(value, rates[-1], found, start)
+            self._record(value, rate, found, start)
             if found is None:
                 self.best_epoch_ = len(self.history_)
                 continue
