@@ -42,7 +42,7 @@ def run(method, missing, epochs, seed):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     if method == "AUC (PDAda)":
-        loss = semaopt.losses.AUCMinMax.from_labels(b, s=0.5, r=0.5)  # the sigmoid of an output of 0
+        loss = semaopt.losses.AUCMinMax.from_labels(b)
         primal = [*model.parameters(), *loss.primal_parameters()]
         optimizer = semaopt.PDAda(primal=primal, dual=loss.dual_parameters(), lr=3e-3, dual_lr=3e-3)
     else:

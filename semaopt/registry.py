@@ -20,8 +20,8 @@ _KINDS: dict[str, type[Optimizer]] = {
 def optimizer_names() -> list[str]:
     """Return the names that :func:`create` accepts.
 
-    >>> semaopt.optimizer_names()[:3]
-    ['ASA', 'AccMDA', 'BSA']
+    >>> "PDAda" in semaopt.optimizer_names()
+    True
     """
     return sorted(_KINDS)
 

@@ -64,7 +64,7 @@ def test_metadata(built):
     assert facts["Author"]
     assert facts["Summary"]
     assert facts["Description-Content-Type"] == "text/markdown"
-    assert [need for need in facts.get_all("Requires-Dist") if "extra ==" not in need] == ["torch>=2.4"]
+    assert [need for need in facts.get_all("Requires-Dist") if "extra ==" not in need] == ["torch>=2.13"]
     assert {"experiments", "molecules", "docs", "dev"} <= set(facts.get_all("Provides-Extra"))
     classifiers = facts.get_all("Classifier")
     for wanted in ("Operating System :: ", "Programming Language :: Python :: 3.10", "Typing :: Typed"):

@@ -14,7 +14,7 @@ from semaopt._validation import require, validate_rate
 from semaopt.estimator import Rate, group_norm
 from semaopt.kernels import StepRule
 from semaopt.kernels.ascend import ascend_
-from semaopt.kernels.loop import count_
+from semaopt.kernels.loop import increment_
 from semaopt.optimizers._hooks import lean_hooks
 from semaopt.optimizers._minmax import MinMaxOptimizer, evaluate
 from semaopt.projections import Projection
@@ -139,7 +139,7 @@ class AccMDA(MinMaxOptimizer):
             ascend_(target, v.to(y.dtype), group["lr"], group["project"])
             y.lerp_(target, eta)
             projections.apply_(group["project"], y)  # rounding may move a point between two of Y out of Y
-            count_(self.state[y]["step"])
+            increment_(self.state[y]["step"])
 
     def _two_gradients(self, closure: Closure) -> tuple[Any, dict[Tensor, Tensor]]:
         """Return the loss at z_t, whose gradients stay in ``.grad``, and the gradients at z_{t-1} by parameter."""

@@ -9,10 +9,9 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from semaopt._validation import validate_integer
-from semaopt.baselines.first_order import NoInverse
 from semaopt.estimator import Rate
 from semaopt.hypergradient.closures import Closure
-from semaopt.hypergradient.inverses import Inverse, validate_positive
+from semaopt.hypergradient.inverses import NoInverse, validate_positive
 from semaopt.hypergradient.linalg import axpy
 from semaopt.optimizers._bilevel import BilevelOptimizer, subtract
 from semaopt.optimizers._hooks import lean_hooks
@@ -79,11 +78,6 @@ class AmIGO(BilevelOptimizer):
             project=project,
         )
         super().__init__(upper, lower, defaults, process_group=process_group, on_nonfinite=on_nonfinite)
-
-    def _resolved(self, inverse: Inverse | None) -> Inverse:
-        if not (inverse is None or isinstance(inverse, NoInverse)):
-            raise TypeError(f"inverse={inverse!r}: AmIGO solves the linear system itself. Leave it out.")
-        return NoInverse()
 
     @lean_hooks
     @torch.no_grad()

@@ -11,50 +11,27 @@ from torch.optim.optimizer import ParamsT
 from semaopt import projections
 from semaopt._validation import is_real, require, validate_integer, validate_rate
 from semaopt.estimator import Rate
-from semaopt.hypergradient.closures import Closure, Oracles, Partial
-from semaopt.hypergradient.inverses import Inverse, Memory
+from semaopt.hypergradient.closures import Closure
+from semaopt.hypergradient.inverses import NoInverse
 from semaopt.hypergradient.linalg import Vector, axpy, dot
 from semaopt.optimizers._bilevel import BilevelOptimizer
 from semaopt.optimizers._hooks import lean_hooks
 from semaopt.projections import Projection
 
 
-class NoInverse:
-    """The inverse of a method without second derivatives. It cannot be called."""
-
-    def __call__(self, oracles: Oracles, f_y: Vector, memory: Memory) -> tuple[Vector, Partial]:
-        raise NotImplementedError("this method uses no second derivatives")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, NoInverse)
-
-    def __hash__(self) -> int:
-        return hash(NoInverse)
-
-
-class FirstOrderBilevel(BilevelOptimizer):
-    """Base class of the methods without an inverse."""
-
-    default_inverse: ClassVar[type[Any]] = NoInverse
-
-    def _resolved(self, inverse: Inverse | None) -> Inverse:
-        if not (inverse is None or isinstance(inverse, NoInverse)):
-            raise TypeError(f"inverse={inverse!r}: {type(self).__name__} uses no second derivatives. Leave it out.")
-        return NoInverse()
-
-    def _descended(self, ys: Vector, gradient: Vector, factor: float = 1.0) -> Vector:
-        """Return ``Proj_Y[y - factor lr gradient]`` as new tensors, with the lr of the lower groups."""
-        found, pairs = [], iter(zip(ys, gradient, strict=True))
-        for group in self._of("lower"):
-            for y in group["params"]:
-                if y.requires_grad:
-                    value, g = next(pairs)
-                    found.append(value - g.to(value.dtype) * (float(group["lr"]) * factor))
-                    projections.apply_(group["project"], found[-1])
-        return found
+def descended(groups: list[dict[str, Any]], ys: Vector, gradient: Vector, factor: float = 1.0) -> Vector:
+    """Return ``Proj_Y[y - factor lr gradient]`` as new tensors, with the lr of the lower groups."""
+    found, pairs = [], iter(zip(ys, gradient, strict=True))
+    for group in groups:
+        for y in group["params"]:
+            if y.requires_grad:
+                value, g = next(pairs)
+                found.append(value - g.to(value.dtype) * (float(group["lr"]) * factor))
+                projections.apply_(group["project"], found[-1])
+    return found
 
 
-class F2SA(FirstOrderBilevel):
+class F2SA(BilevelOptimizer):
     r"""Fully first-order stochastic approximation: the penalty :math:`f + \lambda_t(g - \min_y g)`.
 
     .. math::
@@ -87,7 +64,7 @@ class F2SA(FirstOrderBilevel):
     """
 
     shared: ClassVar[tuple[str, ...]] = ("penalty", "penalty_growth", "lower_steps")
-
+    default_inverse: ClassVar[type[Any]] = NoInverse
     lower_buffers: ClassVar[tuple[str, ...]] = ("penalized",)
 
     def __init__(
@@ -134,7 +111,7 @@ class F2SA(FirstOrderBilevel):
                 with torch.enable_grad(), oracles.lower_at(ys):
                     _, _, f_y = oracles.f()
                     g_y = oracles.lower_gradient()
-                ys = self._descended(ys, axpy(penalty, g_y, f_y), 1 / (1 + penalty))
+                ys = descended(self._of("lower"), ys, axpy(penalty, g_y, f_y), 1 / (1 + penalty))
             with torch.enable_grad():
                 g_at_z, _ = oracles.g()
                 with oracles.lower_at(ys):
@@ -150,7 +127,7 @@ class F2SA(FirstOrderBilevel):
         return oracles.loss
 
 
-class BOME(FirstOrderBilevel):
+class BOME(BilevelOptimizer):
     r"""Bilevel optimization made easy: a dynamic barrier on :math:`q(x, y) = g(x, y) - g(x, y^T)`.
 
     .. math::
@@ -180,6 +157,7 @@ class BOME(FirstOrderBilevel):
     """
 
     shared: ClassVar[tuple[str, ...]] = ("control", "lower_steps")
+    default_inverse: ClassVar[type[Any]] = NoInverse
 
     def __init__(
         self,
@@ -221,7 +199,7 @@ class BOME(FirstOrderBilevel):
             for _ in range(options["lower_steps"]):
                 with torch.enable_grad(), oracles.lower_at(ys):
                     g = oracles.lower_gradient()
-                ys = self._descended(ys, g)
+                ys = descended(self._of("lower"), ys, g)
             with torch.enable_grad(), oracles.lower_at(ys):
                 g_best, _ = oracles.g()
             q_x = [combine([(1.0, a), (-1.0, b)]) for a, b in zip(g_x, g_best, strict=True)]

@@ -323,6 +323,19 @@ BY_NAME: dict[str, type[Any]] = {
 }
 
 
+class NoInverse:
+    """Placeholder for methods that take no inverse; calling it is an error."""
+
+    def __call__(self, oracles: Oracles, f_y: Vector, memory: Memory) -> tuple[Vector, Partial]:
+        raise TypeError("this method does not use an inverse")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NoInverse)
+
+    def __hash__(self) -> int:
+        return hash(NoInverse)
+
+
 def resolve(inverse: Any) -> Inverse:
     """Return the inverse itself, or :class:`TrackedSystem` for None."""
     if inverse is None:

@@ -48,8 +48,14 @@ def asa_(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[s
 def count_(step: Tensor) -> Rate:
     """Add 1 to the step counter and return its value before: a tensor inside torch.compile, else a number."""
     t = step.clone() if torch.compiler.is_compiling() else step.item()
-    step.view(1).add_(1)  # torch.compile loses what is written to a 0-dimensional float64 tensor
+    increment_(step)
     return t
+
+
+def increment_(step: Tensor) -> None:
+    """Add 1 to a step counter."""
+    # Through a view, since torch.compile loses what is written to a 0-dimensional float64 tensor.
+    (step.view(1) if torch.compiler.is_compiling() else step).add_(1)
 
 
 def loop_group(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]]) -> None:

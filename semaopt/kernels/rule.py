@@ -15,7 +15,7 @@ _ONE = SHB()
 # eq=False: rules are hashed by identity, so that a path can cache what it derives from one.
 @dataclass(frozen=True, eq=False)
 class StepRule:
-    """What one step of a param group computes, and how.
+    """Arithmetic of one step of a param group.
 
     Optimizers make it from a param group; nothing below ``semaopt.optimizers`` reads a param group.
 

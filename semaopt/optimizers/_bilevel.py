@@ -14,10 +14,10 @@ from semaopt._validation import require, validate_rate
 from semaopt.estimator import Rate, scalar
 from semaopt.hypergradient import inverses
 from semaopt.hypergradient.closures import Closure, Oracles
-from semaopt.hypergradient.inverses import Inverse, Memory
+from semaopt.hypergradient.inverses import Inverse, Memory, NoInverse
 from semaopt.hypergradient.linalg import Vector
 from semaopt.kernels import StepRule, dispatch
-from semaopt.kernels.loop import count_
+from semaopt.kernels.loop import increment_
 from semaopt.optimizers._base import SemaOptimizer, rule_of, validate_rates, validate_state
 from semaopt.optimizers._nonfinite import Rollback, require_finite
 from semaopt.optimizers._roles import Roles
@@ -105,6 +105,8 @@ class BilevelOptimizer(SemaOptimizer):
 
     def _resolved(self, inverse: Inverse | None) -> Inverse:
         """Return the inverse, or the default one for None; raise if this method cannot use it."""
+        if self.default_inverse is NoInverse and not isinstance(inverse, NoInverse | None):
+            raise TypeError(f"inverse={inverse!r}: {type(self).__name__} does not use an inverse. Leave it out.")
         return inverses.resolve(self.default_inverse() if inverse is None else inverse)
 
     def _restored_groups(self, packed: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -242,7 +244,7 @@ class BilevelOptimizer(SemaOptimizer):
                 state = self.state[y]
                 if "step" not in state:
                     state.update(zero_state(y, ()))  # torch.distributed.checkpoint wants a state for every parameter
-                count_(state["step"])
+                increment_(state["step"])
 
 
 def subtract(f: Tensor | None, g: Tensor | None) -> Tensor | None:

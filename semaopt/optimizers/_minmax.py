@@ -15,7 +15,7 @@ from semaopt._validation import validate_rate
 from semaopt.estimator import Rate
 from semaopt.kernels import StepRule, dispatch
 from semaopt.kernels.ascend import ascend_
-from semaopt.kernels.loop import count_
+from semaopt.kernels.loop import increment_
 from semaopt.optimizers._base import SemaOptimizer
 from semaopt.optimizers._roles import Roles
 
@@ -78,7 +78,7 @@ class MinMaxOptimizer(SemaOptimizer):
             for y, g in zip(ys, gs, strict=True):
                 ascend_(y, g, eta, group["project"])
         for y in ys:
-            count_(self.state[y]["step"])
+            increment_(self.state[y]["step"])
 
 
 def evaluate(closure: Callable[[], Any] | None) -> Any:

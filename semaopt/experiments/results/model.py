@@ -62,7 +62,7 @@ class StudyResult:
 
 @dataclass(frozen=True)
 class Origin:
-    """How the runs of a finding were made and how to repeat them."""
+    """Origin of the runs of a finding, with the command that repeats them."""
 
     command: str
     """The command that was typed."""
@@ -239,4 +239,4 @@ class Results:
     session: Session
     checks: tuple[Check, ...] = ()
     notes: tuple[str, ...] = ()
-    """What was skipped, and why."""
+    """Skipped parts and the reasons."""

@@ -47,7 +47,7 @@ class Comparison:
     probability: float
     """Share of the pairs of single runs in which ``method`` is better; ties count one half."""
     confidence: float = CONFIDENCE
-    """Of the interval; larger where several comparisons belong to one claim (see :func:`holm`)."""
+    """Confidence level of the interval; larger where several comparisons belong to one claim (see :func:`holm`)."""
 
     @property
     def interval(self) -> Interval | None:

@@ -27,7 +27,7 @@ class Trial:
     passed: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     """The values measured at the rungs that the trial passed, by epoch."""
     round: int = 0
-    """How often the grid had grown before this trial."""
+    """Number of times the grid had been extended before this trial."""
     geometric: bool = False
     """Whether seeds are averaged geometrically, as losses are."""
     reranked: bool = False
