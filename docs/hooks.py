@@ -94,6 +94,11 @@ def api_page(module: str, names: list[str], hidden: Sequence[str] = ()) -> str:
 
 #: Packages that need the extra ``experiments``, so ``semaopt`` does not re-export them.
 EXTRA = ("checks", "experiments/data", "experiments/models")
+#: Modules that need an extra of their own, and their documented names.
+INTEGRATIONS = {
+    "semaopt.integrations.sklearn": ["AUCClassifier"],
+    "semaopt.integrations.lightning": ["AUCModule", "ranking_metrics"],
+}
 #: Documented names of the experiments, each with the place of its definition if that differs.
 EXPERIMENTS = {
     "semaopt.experiments.run": "semaopt.experiments.api.run",
@@ -125,6 +130,8 @@ def all_pages() -> dict[str, str]:
     pages = {**api_pages(), "api/experiments.md": text}
     for part in EXTRA:
         pages |= api_pages(PACKAGE / part / "__init__.py", f"semaopt.{part.replace('/', '.')}")
+    for module, names in INTEGRATIONS.items():
+        pages[f"api/{module.removeprefix('semaopt.')}.md"] = api_page(module, names)
     return pages
 
 
