@@ -124,8 +124,8 @@ class PDSM(MinMaxOptimizer):
         v_{t+1} = \beta v_t + (1-\beta) O_x(x_t, y_t), \quad x_{t+1} = x_t - \eta_x v_{t+1}, \quad
         y_{t+1} = \Pi_Y[y_t + \eta_y O_y(x_t, y_t)]
 
-    The arguments are those of :class:`PDAda`. With ``beta=0.0`` it is :class:`semaopt.baselines.SGDA`. The default rates
-    suit :class:`semaopt.losses.AUCMinMax` with its sigmoid score; other problems need their own.
+    The arguments are those of :class:`PDAda`. With ``beta=0.0`` it is :class:`semaopt.baselines.SGDA`.
+    The default rates suit :class:`semaopt.losses.AUCMinMax` with its sigmoid score; other problems need their own.
 
     >>> x, y = torch.nn.Parameter(torch.tensor([1.0])), torch.nn.Parameter(torch.tensor([0.0]))
     >>> optimizer = semaopt.PDSM(primal=[x], dual=[y], lr=0.1, dual_lr=0.5, beta=0.9)
