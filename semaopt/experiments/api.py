@@ -176,9 +176,16 @@ def report(
         raise ValueError(f"folders={[str(path) for path in paths]} need an output folder: set out.")
     results = stored.results(paths, command)
     if not results.findings and not results.checks:
+        listed = ", ".join(map(str, paths))
+        unreadable = [note for note in results.notes if "unreadable" in note]
+        if unreadable:
+            raise OutputError(
+                f"{'; '.join(unreadable)}. Stores of version 0.1 are not supported: install that version to show them, or "
+                "run the spec again."
+            )
         raise OutputError(
-            f"{', '.join(map(str, paths))}: no finished study found. Trials of semaopt tune have no final runs; run "
-            "the same spec into that folder, which reuses them."
+            f"{listed}: no finished study found. Trials of semaopt tune have no final runs; run the same spec into that "
+            "folder, which reuses them."
         )
     target = paths[0] if out is None else Path(out)
     require_writable(target)

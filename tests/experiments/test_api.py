@@ -59,6 +59,17 @@ def test_report_errors(tmp_path):
         api.report([tmp_path / "tuned"])
 
 
+def test_a_store_of_another_version_is_refused(tmp_path, monkeypatch):
+    api.run(a_spec(**SMALL), out=tmp_path / "out", workers=0, only=["adam"])
+
+    def unreadable(*_):
+        raise api.stored.records.UnreadableError("KeyError: 'studies'")
+
+    monkeypatch.setattr(api.stored.records, "read_finding", unreadable)
+    with pytest.raises(OutputError, match=r"unreadable record of a study \(KeyError.*Stores of version 0\.1 are not"):
+        api.report([tmp_path / "out"])
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
