@@ -180,12 +180,12 @@ def report(
         unreadable = [note for note in results.notes if "unreadable" in note]
         if unreadable:
             raise OutputError(
-                f"{'; '.join(unreadable)}. Stores of version 0.1 are not supported: install that version to show them, or "
-                "run the spec again."
+                f"{'; '.join(unreadable)}. Stores of version 0.1 are not supported: install that version to show them, "
+                "or run the spec again."
             )
         raise OutputError(
-            f"{listed}: no finished study found. Trials of semaopt tune have no final runs; run the same spec into that "
-            "folder, which reuses them."
+            f"{listed}: no finished study found. Trials of semaopt tune have no final runs; run the same spec into "
+            "that folder, which reuses them."
         )
     target = paths[0] if out is None else Path(out)
     require_writable(target)
