@@ -23,7 +23,7 @@ METHODS = {
 
 
 class WeightedRegression:
-    """Regression with weights as upper variables: call i of a closure uses batch i, and each rank sees every other example of it."""
+    """Regression with learned weights: closure call i uses batch i, and each rank sees every other example."""
 
     def __init__(self, rank=None):
         generator = torch.Generator().manual_seed(0)

@@ -14,7 +14,7 @@ from torch import nn
 import semaopt
 from semaopt.optimizers._nonfinite import _SMALL, all_finite
 from tests.common.registry import METHODS, bilevel
-from tests.common.test_nonfinite import assert_unchanged, everything
+from tests.common.test_nonfinite import assert_unchanged, snapshot
 from tests.common.test_suite import assert_same, run, values
 
 BILEVEL_METHODS = [method for method in METHODS if method.advance is bilevel and "on_nonfinite" not in method.lacks]
@@ -134,7 +134,7 @@ def test_nonfinite_values_of_the_lower_level_are_detected(method, when, bad):
     twin = method.start()
     run(method, optimizer, problem, range(3))
     run(method, *twin, range(3))
-    before = everything(optimizer, problem)
+    before = snapshot(optimizer, problem)
     y, calls = problem.others[0], []
 
     def inner():
@@ -150,7 +150,7 @@ def test_nonfinite_values_of_the_lower_level_are_detected(method, when, bad):
         first_order = method.name in ("F2SA", "BOME") and bad == "curvature"  # uses no second derivatives
         assert when == 2 or first_order, "this method called inner() once"
         return
-    assert_unchanged(before, everything(optimizer, problem))
+    assert_unchanged(before, snapshot(optimizer, problem))
     run(method, optimizer, problem, range(3, 5))
     run(method, *twin, range(3, 5))
     assert_same(values(problem), values(twin[1]))
