@@ -1,19 +1,19 @@
-# make reproduce          the experiments at the quick scale and their report (minutes)
-# make test               lint, types, and all tests but the slow ones
-# make test-slow          the slow tests: compiled steps, endurance, all theorem checks, killed commands, the examples
-# make test-oldest-torch  the core tests with the oldest supported torch, in an environment of its own
-# make test-newest-torch  the core tests with the newest released torch, in an environment of its own
-# make docs               the documentation, into site/
-# make wheel              the wheel, into dist/, with a check of the symbols that its library needs
-# make sdist              the source distribution, into dist/
-# Each target creates its environment and installs what it needs.
+# make reproduce          run the experiments at the quick scale and write their report (minutes)
+# make test               run the linter, the type checker and all tests except the slow ones
+# make test-slow          run the slow tests: compiled steps, endurance, theorem checks, killed commands, examples
+# make test-oldest-torch  run the core tests with the oldest supported torch, in a separate environment
+# make test-newest-torch  run the core tests with the newest released torch, in a separate environment
+# make docs               build the documentation in site/
+# make wheel              build the wheel in dist/ and list the symbols its library requires
+# make sdist              build the source distribution in dist/
+# Each target creates its environment and installs its dependencies.
 
 PYTHON ?= python3
 SCRIPTS := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
 BIN := .venv/$(SCRIPTS)
-# torch is installed first, so that what is installed after it finds its requirement met.
+# torch is installed first, so that later installs find that requirement satisfied.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-# The tests that need torch alone.
+# The tests that need only torch.
 CORE := tests/kernels tests/optimizers tests/baselines tests/schedules tests/losses tests/hypergradient tests/common
 OLDEST := $(shell sed -n 's/^dependencies = \["torch>=\(.*\)"\]/\1/p' pyproject.toml)
 
@@ -58,7 +58,7 @@ sdist: .venv/dev
 	$(INSTALL) torch
 	@touch $@
 
-# A run needs only rdkit of the extra [molecules]; torch-geometric is needed by a test of the network.
+# Runs need only rdkit from the extra [molecules]; torch-geometric is used only by a test of the network.
 .venv/experiments: .venv/torch pyproject.toml
 	$(INSTALL) --editable '.[experiments]'
 	$(INSTALL) rdkit || echo "rdkit cannot be installed: the figures on molecules will be skipped" >&2

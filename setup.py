@@ -1,7 +1,7 @@
-"""Builds the C step of semaopt/kernels. Everything else is in pyproject.toml.
+"""Build the C library of semaopt/kernels. All other build settings are in pyproject.toml.
 
-The library is plain C: it needs a C compiler and neither torch nor Python's headers. Without a compiler the install
-goes on without it, and ``semaopt.kernels.available()`` says why.
+The library is plain C: it needs a C compiler, but no headers of torch or Python. Without a compiler, the installation
+succeeds without the library, and ``semaopt.kernels.available()`` returns the reason.
 """
 
 import subprocess
@@ -11,17 +11,17 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-HOME = Path("semaopt/kernels")  # setuptools wants paths relative to this file
+HOME = Path("semaopt/kernels")  # setuptools requires paths relative to this file
 FLAGS = [
     *("-std=gnu11", "-O3", "-g0", "-fPIC", "-pthread", "-fvisibility=hidden"),
-    "-fopenmp-simd",  # the vectorising pragma alone; the threads are torch's
-    *("-fno-math-errno", "-fno-trapping-math"),  # sqrt is one instruction
-    "-ffp-contract=off",  # the same bits on every instruction set
+    "-fopenmp-simd",  # enable only "omp simd"; threads come from torch's OpenMP runtime
+    *("-fno-math-errno", "-fno-trapping-math"),  # compile sqrt to one instruction
+    "-ffp-contract=off",  # bitwise equal results on every instruction set
 ]
 
 
 def reason(error):
-    """The compiler's failure in one short line."""
+    """Return the reason for a failed build as one short line."""
     chain = [error]
     while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(before)
@@ -34,18 +34,18 @@ def reason(error):
 
 
 class BuildStep(build_ext):
-    """A shared library that is no Python module, and a note in its place if it cannot be built."""
+    """Build a shared library for ctypes, or write the reason to a ``.failed`` file if the build fails."""
 
     def get_ext_filename(self, fullname):
-        """No Python version in the name: ctypes loads it."""
+        """Return a file name without a Python version, since ctypes loads the library."""
         return str(Path(*fullname.split(".")).with_suffix(".so"))
 
     def get_export_symbols(self, ext):
-        """No PyInit function."""
+        """Return the declared symbols only: there is no PyInit function."""
         return ext.export_symbols
 
     def build_extension(self, ext):
-        """Compile; on failure leave the reason beside the place of the library."""
+        """Compile the library; on failure, write the reason next to its path."""
         library = Path(self.get_ext_fullpath(ext.name))
         failure = library.with_suffix(".failed")
         failure.unlink(missing_ok=True)
@@ -55,10 +55,10 @@ class BuildStep(build_ext):
             library.unlink(missing_ok=True)
             library.parent.mkdir(parents=True, exist_ok=True)
             failure.write_text(f"{reason(error)}\n")
-            raise  # the extension is optional: setuptools prints a warning and goes on
+            raise  # the extension is optional: setuptools prints a warning and continues
 
     def copy_extensions_to_source(self):
-        """An editable install has the library, or the reason, in the source tree, and never an old one."""
+        """Copy the library or the failure reason into the source tree, and remove outdated copies."""
         for ext in self.extensions:
             built = Path(self.build_lib, self.get_ext_filename(ext.name))
             for path in (built, built.with_suffix(".failed")):
@@ -68,16 +68,16 @@ class BuildStep(build_ext):
                     self.copy_file(str(path), str(here))
 
     def get_outputs(self):
-        """What is there: the library or the reason."""
+        """Return the files that exist: the library or the failure reason."""
         built = [Path(name) for name in super().get_outputs()]
         return [str(p) for name in built for p in (name, name.with_suffix(".failed")) if p.exists()]
 
 
 class TaggedWheel(bdist_wheel):
-    """One wheel for every Python 3; for one platform if the library is inside."""
+    """Tag the wheel for any Python 3, and for one platform if it contains the library."""
 
     def get_tag(self):
-        """As in PEP 425."""
+        """Return the PEP 425 compatibility tag."""
         built = Path(self.get_finalized_command("build_ext").build_lib, HOME, "_step.so").exists()
         return "py3", "none", super().get_tag()[2] if built else "any"
 

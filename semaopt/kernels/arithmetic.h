@@ -1,16 +1,16 @@
-/* The arithmetic of one chunk. Included once for each storage with
- *   NAME(f)           the name of f for this storage
- *   XT, ST, AT, SQRT  types of parameter, average and arithmetic, and its square root
- *   LOAD_X, STORE_X   parameter and gradient to AT, AT to parameter
- *   LOAD_S, STORE_S   average to AT, (AT, 16 random bits) to average
+/* The arithmetic of one chunk. Included once per storage type, with these macros defined:
+ *   NAME(f)           the name of f for this storage type
+ *   XT, ST, AT, SQRT  types of parameter, average and arithmetic; square root of type AT
+ *   LOAD_X, STORE_X   convert a parameter or gradient to AT, and AT to a parameter
+ *   LOAD_S, STORE_S   convert an average to AT, and (AT, 16 random bits) to an average
  *   RANDOM            defined if STORE_S uses its random bits
  *
- * Each verb has a span, which the compiler turns into vector instructions, and a loop of blocks around it that
- * prefetches. "omp simd" promises that no element depends on another; x and g may be the same memory. A span exists
- * three times: with all options, plain, without what would not change a bit in this step, and HELD, which is plain but
- * for AdaBound's bounds of u. */
+ * Each operation consists of a span, which the compiler vectorizes, and an outer loop over blocks, which prefetches.
+ * "omp simd" asserts that elements are independent; x and g may share memory. A span is compiled three times: with all
+ * options; plain, without the operations that are no-ops in this step; and HELD, which is plain plus AdaBound's bounds
+ * on u. */
 
-#ifdef RANDOM /* elements are counted in 32 bits: every 2^32 of them have a key of their own */
+#ifdef RANDOM /* element indices have 32 bits: each run of 2^32 elements has its own key */
 #define KEY(t, start) mix((t)->key + ((uint64_t)(start) >> 32))
 #define FIRST_BITS uint32_t weyl = (first + (uint32_t)r.key) * WEYL, key = (uint32_t)(r.key >> 32)
 #define BITS(i) uint32_t random = random_bits(weyl + weyl_of[i], key)
@@ -22,15 +22,15 @@
 
 typedef struct {
     AT sign, decay, shrink, eta, g0, u_lo, u_hi, lo, hi;
-    AT gamma, gamma_u, weight_u; /* gamma and gamma_u as lerp needs them */
+    AT gamma, gamma_u, weight_u; /* gamma and gamma_u in the form that lerp takes */
     int low, low_u, decays, plain; /* plain: 0, 1 or HELD */
     uint64_t key;
 } NAME(rates);
 
-/* As torch's lerp: v + w (g - v) for w < 1/2, else g - (1-w)(g - v), exact at both ends. */
+/* Equals torch's lerp: v + w (g - v) for w < 1/2, else g - (1-w)(g - v). It is exact at both ends. */
 INLINE AT NAME(lerp)(AT v, AT g, AT w, int low) { return (low ? v : g) + w * (g - v); }
 INLINE AT NAME(lerp_weight)(double gamma) { return gamma < 0.5 ? (AT)gamma : -((AT)1 - (AT)gamma); }
-/* Held at the largest number that bf16 has too: an infinite average could never come back. NaN stays NaN. */
+/* Clamp to the largest finite bf16 number: an infinite average could never recover. NaN stays NaN. */
 INLINE AT NAME(square)(AT g) {
     const AT largest = sizeof(AT) == sizeof(float) ? (AT)LARGEST : (AT)DBL_MAX;
     return g * g > largest ? largest : g * g;
@@ -67,7 +67,7 @@ INLINE AT NAME(moved)(AT x, AT v, AT root, const NAME(rates) *r, int plain) {
     return r->shrink * x - v / NAME(clamp)(root + r->g0, r->lo, r->hi) * r->eta;
 }
 
-/* Line 3, and line 5 with one number s for all coordinates, which is inside eta. */
+/* Line 3, and line 5 with a single scaling s for all coordinates; eta includes s. */
 INLINE void NAME(shb_span)(XT *x, const XT *g, ST *v, int n, NAME(rates) r, uint32_t first, int plain) {
     FIRST_BITS;
 #pragma omp simd
@@ -107,7 +107,7 @@ INLINE void NAME(amsgrad_span)(XT *x, const XT *g, ST *v, ST *u, ST *u_max, int 
         peak = peak > ui || peak != peak ? peak : ui;
         v[i] = STORE_S(vi, random);
         u[i] = STORE_S(ui, random);
-        u_max[i] = STORE_S(peak, random); /* the old peak has nothing to round; a new one is rounded as u is */
+        u_max[i] = STORE_S(peak, random); /* an old peak is stored exactly; a new one is rounded like u */
         AT root = SQRT(peak * r.weight_u);
         x[i] = STORE_X(NAME(moved)(xi, vi, root, &r, plain));
     }
@@ -172,8 +172,8 @@ INLINE void NAME(ascend)(const Tensor *t, const Options *o, int64_t start, int64
         NAME(ascend_span)((XT *)t->x + start + i, (const XT *)t->g + start + i, (int)(n - i < BLOCK ? n - i : BLOCK), r);
 }
 
-/* The sum of squares of v_{t+1}, which is not stored: the update pass computes it again. 16 sums in a fixed order, so
- * that every instruction set adds alike. */
+/* Sum of squares of v_{t+1}. v_{t+1} is not stored: the update pass recomputes it. 16 partial sums in a fixed order
+ * give the same result on every instruction set. */
 INLINE double NAME(norm)(const Tensor *t, const Options *o, int64_t start, int64_t n) {
     NAME(rates) r = NAME(rates_of)(t, o, start);
     const XT *x = (const XT *)t->x + start, *g = (const XT *)t->g + start;

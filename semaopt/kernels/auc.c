@@ -1,20 +1,20 @@
-/* The objective of AUC maximization for one class, and its gradients, in one pass over the examples. */
+/* Objective of AUC maximization for one class and its gradients, in one pass over the examples. */
 
 #include <math.h>
 #include <stddef.h>
 
 #include "step.h"
 
-/* auc.py packs it in this order. */
+/* auc.py packs the fields in this order. */
 typedef struct {
-    double p, s, r, y, margin, sigmoid; /* in; sigmoid is 0 or 1 */
-    double value, by_s, by_r, by_y;     /* out */
+    double p, s, r, y, margin, sigmoid; /* inputs; sigmoid is 0 or 1 */
+    double value, by_s, by_r, by_y;     /* outputs */
 } Auc;
 
 enum { LABEL_U8, LABEL_I8, LABEL_I32, LABEL_I64, LABEL_F32, LABEL_F64 };
 
-/* Sums are double whatever the dtype of the scores. A label of 1 is positive, 0 or -1 negative, NaN missing. Other
-   labels are wrong, and so are 0 and -1 together. */
+/* Sums are accumulated in double for every score dtype. Label 1 is positive, 0 or -1 negative, NaN missing. Other
+ * labels are invalid, and so is a mix of 0 and -1. */
 #define OBJECTIVE(NAME, REAL, LABEL)                                                                                   \
     static int NAME(const REAL *scores, const LABEL *labels, REAL *gradient, int64_t n, Auc *a) {                      \
         double quadratic = 0.0, linear = 0.0, by_s = 0.0, by_r = 0.0;                                                  \
@@ -74,7 +74,7 @@ OBJECTIVE(f64_f64, double, double)
     default: return REAL##_f64(scores, labels, gradient, n, a);                                                        \
     }
 
-/* Returns 1 if a label is wrong; the results are computed all the same. */
+/* Returns 1 if a label is invalid; the results are computed in any case. */
 EXPORT int semaopt_auc(const void *scores, const void *labels, void *gradient, int64_t n, int real, int label, Auc *a) {
     if (real == F64) ROW(f64)
     ROW(f32)

@@ -1,4 +1,4 @@
-/* Numbers as they are stored: bf16, rounded to the nearest or at random, and the random bits for that. */
+/* Conversion to and from bf16 with nearest or stochastic rounding, and the random bits for the latter. */
 
 #pragma once
 
@@ -7,7 +7,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { BLOCK = 64 }; /* elements that a verb treats at a time */
+enum { BLOCK = 64 }; /* elements processed per block */
 
 INLINE float from_bf16(uint16_t h) {
     uint32_t bits = (uint32_t)h << 16;
@@ -16,7 +16,7 @@ INLINE float from_bf16(uint16_t h) {
     return f;
 }
 
-/* To the nearest, ties to even, as torch rounds. */
+/* Round to nearest, ties to even, like torch. */
 INLINE uint16_t to_bf16(float f) {
     uint32_t bits;
     memcpy(&bits, &f, 4);
@@ -24,16 +24,17 @@ INLINE uint16_t to_bf16(float f) {
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : nearest);
 }
 
-/* Up with the probability of the part cut off, so that the mean is f: random has 16 bits. NaN stays NaN. */
+/* Round up with a probability equal to the truncated fraction, so that the mean is f. `random` has 16 bits. NaN stays
+ * NaN. */
 INLINE uint16_t to_bf16_random(float f, uint32_t random) {
     uint32_t bits;
     memcpy(&bits, &f, 4);
     return (uint16_t)(((bits + random) | (f != f ? 0xffffffffu : 0u)) >> 16);
 }
 
-/* 16 random bits for an element under a key of 64 bits: a Weyl sequence from the first half of the key, and one round
- * of shift and multiply (the constant is one of "lowbias32", https://github.com/skeeto/hash-prospector) with the second
- * half, of which the upper bits are the good ones. rounding.py has the twin. */
+/* 16 random bits per element from a 64-bit key. The first half of the key starts a Weyl sequence. The second half
+ * enters one xorshift-multiply round (constant from "lowbias32", https://github.com/skeeto/hash-prospector), whose
+ * upper bits are the well-mixed ones. rounding.py has the Python twin. */
 #define WEYL 0x9e3779b9u
 #define WEYL_4(i) WEYL *(i), WEYL *(i + 1), WEYL *(i + 2), WEYL *(i + 3)
 #define WEYL_16(i) WEYL_4(i), WEYL_4(i + 4), WEYL_4(i + 8), WEYL_4(i + 12)
@@ -44,7 +45,7 @@ INLINE uint32_t random_bits(uint32_t weyl, uint32_t key) {
     return h >> 16;
 }
 
-/* A key for each parameter and step: splitmix64 (Steele, Lea, Flood 2014). */
+/* Generates a key per parameter and step: splitmix64 (Steele, Lea, Flood 2014). */
 static uint64_t mix(uint64_t z) {
     z += 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;

@@ -1,10 +1,10 @@
 /* One ASA step (alg:adam) for all tensors of a param group in one pass over memory.
  *
- * Plain C without headers of torch or Python; loader.py hands over the few functions of theirs that are called.
+ * Plain C without headers of torch or Python; loader.py passes in pointers to the few functions it calls.
  *
- * The work is cut into chunks that do not depend on the number of threads, and a chunk is computed the same way
- * whoever takes it, so the result has the same bits for any number of threads. Compiled with -ffp-contract=off it has
- * the same bits on every instruction set too: +, *, / and sqrt are exactly rounded on all of them. */
+ * Results are bitwise reproducible. The chunks do not depend on the number of threads, and every thread computes a
+ * chunk in the same way. With -ffp-contract=off they do not depend on the instruction set either, because +, *, / and
+ * sqrt are correctly rounded on all of them. */
 
 #include "step.h"
 
@@ -14,15 +14,15 @@
 #include "numbers.h"
 
 enum { HELD = 2 }; /* see arithmetic.h */
-enum { AHEAD = 256 }; /* elements that a prefetch reaches ahead, once a block */
+enum { AHEAD = 256 }; /* prefetch distance in elements; one prefetch per block */
 
 #define PREFETCH(p, bytes)                                        \
     for (int line = 0; line < (int)(bytes); line += 64)           \
     __builtin_prefetch((const char *)(p) + line, 0)
 
-/* ---- the arithmetic, once for each storage ---------------------------------------------------------------------- */
+/* ---- arithmetic, once per storage type --------------------------------------------------------------------------- */
 
-#define LARGEST 0x1.fep127f /* of bf16; estimator.py has the twin */
+#define LARGEST 0x1.fep127f /* largest finite bf16 number; estimator.py has the same constant */
 #define SAME(value) (value)
 #define KEEP(value, random) (value)
 
@@ -83,7 +83,7 @@ enum { AHEAD = 256 }; /* elements that a prefetch reaches ahead, once a block */
 #define RANDOM
 #include "arithmetic.h"
 
-/* ---- the same arithmetic, compiled for each instruction set ------------------------------------------------------ */
+/* ---- arithmetic compiled for each instruction set ---------------------------------------------------------------- */
 
 typedef void Update(const Tensor *, const Options *, int64_t start, int64_t n, int64_t far);
 typedef double Norm(const Tensor *, const Options *, int64_t start, int64_t n);
@@ -145,7 +145,8 @@ static const Verbs *verbs = verbs_portable;
 
 EXPORT int semaopt_interface(void) { return INTERFACE; }
 
-/* Use an instruction set: 0 portable, 1 AVX2, 2 AVX-512; 1 on success, 0 if this machine does not have it. */
+/* Select an instruction set: 0 portable, 1 AVX2, 2 AVX-512. Returns 1 on success, 0 if this machine does not have
+ * it. */
 EXPORT int semaopt_use_isa(int isa) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
@@ -164,7 +165,7 @@ EXPORT int semaopt_use_isa(int isa) {
     return 1;
 }
 
-/* ---- the step ---------------------------------------------------------------------------------------------------- */
+/* ---- step -------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     Table *table;
@@ -196,17 +197,17 @@ static void norm_chunk(void *argument, int64_t k) {
     job->table->partial[k] = square * t->inverse_weight * t->inverse_weight;
 }
 
-/* torch's lerp of a weight towards 1, in the two forms it takes. */
+/* torch's lerp from a weight to 1, in its two forms. */
 static double towards_one(double w, double gamma) {
     return gamma < 0.5 ? w + gamma * (1.0 - w) : 1.0 - (1.0 - w) * (1.0 - gamma);
 }
 
 static double clip(double value, double lo, double hi) { return value < lo ? lo : value > hi ? hi : value; }
 
-/* The numbers of this step for one parameter, and one more step on its counter. */
+/* Compute the coefficients of this step for one parameter and increment its step counter. */
 static void count(Tensor *t, const Options *o) {
     double steps = *t->step;
-    int first = steps == 0 && !o->corrected; /* v_0 = O(x_0): in the first step gamma counts as 1 */
+    int first = steps == 0 && !o->corrected; /* v_0 = O(x_0): the first step uses gamma = 1 */
     t->gamma = first ? 1.0 : o->gamma;
     t->gamma_u = o->scaling == ADAFOM ? 1.0 / (steps + 1.0) : first ? 1.0 : o->gamma_u;
     t->inverse_weight = t->inverse_u_weight = 1.0;
@@ -223,7 +224,7 @@ static void count(Tensor *t, const Options *o) {
     *t->step = steps + 1.0;
 }
 
-/* SHB has u = 1 and Adam+ the norm of v over the group: one number s for all coordinates. */
+/* Step with a single scaling s for all coordinates: u = 1 in SHB, the norm of v over the group in Adam+. */
 static void scale_by_one_number(Table *table, const Options *o, double u) {
     double s = 1.0 / clip(sqrt(u) + o->g0, o->inverse_lo, o->inverse_hi);
     for (int64_t i = 0; i < table->n_tensors; i++) table->tensors[i].eta *= s;
@@ -248,8 +249,8 @@ static void ascend(Table *table, const Options *o, int threads) {
     share(ascend_chunk, &job, table->n_chunks, table->total, threads);
 }
 
-/* Gather the tensors (n < 0: they are in the table already) and take the step. 0 on success, or what gather says; then
- * nothing has changed. Called with the GIL, which is released while there is much to do. */
+/* Gather the tensors (n < 0: they are in the table already) and take the step. Returns 0 on success, else the error of
+ * gather(), and then nothing has changed. The caller holds the GIL, which is released during large computations. */
 EXPORT int64_t semaopt_step(Table *table, int64_t n, Object *xs, Object *gs, Object *states, Object *keys,
                             const Options *o, int threads) {
     int64_t failed = n < 0 ? 0 : gather(table, n, xs, gs, states, keys);

@@ -1,16 +1,16 @@
-/* The limit that benchmarks compare with: the same bytes read and written, with no arithmetic to speak of. */
+/* Memory bandwidth baseline for benchmarks: reads and writes the same bytes with almost no arithmetic. */
 
 #include "step.h"
 
 typedef struct {
-    void *const *arrays; /* those of the first tensor, then those of the second ... */
-    const int64_t *bytes; /* of one element */
+    void *const *arrays; /* arrays of the first tensor, then of the second, ... */
+    const int64_t *bytes; /* bytes per element */
     const int64_t *writes;
     int64_t count;
     const Chunk *chunks;
 } Job;
 
-/* A little of each array in turn, as a step goes over them: so the processor fetches all of them ahead. */
+/* Read a block of each array in turn, in the access pattern of a step, so that the processor prefetches all of them. */
 static void stream_chunk(void *argument, int64_t k) {
     const Job *job = argument;
     const Chunk *c = &job->chunks[k];
@@ -27,10 +27,10 @@ static void stream_chunk(void *argument, int64_t k) {
                 for (int64_t i = 0; i < words; i++) sum ^= p[i];
         }
     }
-    __asm__ volatile("" : : "r"(sum)); /* the reads are wanted */
+    __asm__ volatile("" : : "r"(sum)); /* keep the compiler from removing the reads */
 }
 
-/* Read `count` arrays of each tensor chunk by chunk; those that are written are written back with a bit turned. */
+/* Read `count` arrays of each tensor chunk by chunk; arrays marked as written are written back with one bit flipped. */
 EXPORT void semaopt_stream(void *const *arrays, const int64_t *bytes, const int64_t *writes, int64_t count,
                            const Chunk *chunks, int64_t n_chunks, int64_t elements, int threads) {
     Job job = {arrays, bytes, writes, count, chunks};

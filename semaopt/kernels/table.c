@@ -1,17 +1,17 @@
-/* Gathers where the tensors of a param group lie, and cuts them into chunks.
+/* Collects the addresses of the tensors of a param group and divides them into chunks.
  *
- * Gradients are new tensors in every step, and a user may move a parameter or replace a state at any time, so
- * everything is read afresh and checked in every step. That is cheap here (about 20 ns a tensor) and would not be in
- * Python. Only the chunks are kept while sizes and dtypes stay as they were. */
+ * Gradients are new tensors in every step, and a user may move a parameter or replace a state at any time. Therefore
+ * all tensors are read and validated in every step. This is cheap in C (about 20 ns per tensor) but not in Python. Only
+ * the chunks are kept as long as sizes and dtypes do not change. */
 
 #include "step.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { FAR = 4 << 20 }; /* elements of a group from which on prefetching pays */
+enum { FAR = 4 << 20 }; /* number of elements of a group from which prefetching pays off */
 
-/* DLPack 1.x, the part that is used: https://github.com/dmlc/dlpack/blob/main/include/dlpack/dlpack.h */
+/* The part of DLPack 1.x used here: https://github.com/dmlc/dlpack/blob/main/include/dlpack/dlpack.h */
 typedef struct {
     int32_t type, id;
 } DLDevice;
@@ -83,7 +83,7 @@ static int cut_into_chunks(Table *table) {
     return 1;
 }
 
-/* ---- checks ------------------------------------------------------------------------------------------------------ */
+/* ---- validation -------------------------------------------------------------------------------------------------- */
 
 static int type_of(const DLTensor *t) { return t->dtype.lanes == 1 ? TYPE(t->dtype.code, t->dtype.bits) : -1; }
 
@@ -93,7 +93,7 @@ static int64_t size_of(const DLTensor *t) {
     return n;
 }
 
-/* Whether the elements fill a block of memory, each place once, in any order of the dimensions. */
+/* Whether the elements fill a block of memory without gaps or overlap, for any order of the dimensions. */
 static int is_dense(const DLTensor *t, int64_t n) {
     int64_t stride = 1;
     int d = t->ndim;
@@ -103,7 +103,7 @@ static int is_dense(const DLTensor *t, int64_t n) {
         stride *= t->shape[d];
     }
     if (d < 0) return 1;
-    for (stride = 1; stride < n;) { /* the dimension that continues what is filled so far */
+    for (stride = 1; stride < n;) { /* find the dimension that continues the block so far */
         for (d = 0; d < t->ndim; d++)
             if (t->shape[d] != 1 && t->strides[d] == stride) break;
         if (d == t->ndim) return 0;
@@ -131,7 +131,7 @@ static int kind_of(int x, int v) {
     return -1;
 }
 
-/* A subclass may keep its values elsewhere. */
+/* A tensor subclass may keep its values elsewhere. */
 static int is_plain(const Object *object) {
     const void *type = *(const void *const *)((const char *)object + python.type_at);
     return type == python.plain[0] || type == python.plain[1];
@@ -145,7 +145,7 @@ static int read_tensor(Object *object, DLTensor *out) {
     return out->device.type == CPU;
 }
 
-/* Read the tensors of parameter i; the role that cannot be used, or -1. */
+/* Read the tensors of parameter i. Returns the role of an unsupported tensor, or -1 if all are supported. */
 static int gather_one(Tensor *t, Object *const *objects, uint64_t roles) {
     DLTensor x, other;
     if (!read_tensor(objects[X], &x)) return X;
@@ -180,7 +180,7 @@ int64_t gather(Table *table, int64_t n, Object *xs, Object *gs, Object *states, 
     Object *objects[ROLES] = {NULL}, *names[ROLES] = {NULL};
     uint64_t roles = 1 << X | 1 << G;
     int64_t fresh = table->n_tensors != n;
-    table->n_tensors = 0; /* until all is well */
+    table->n_tensors = 0; /* until gathering has succeeded */
     if (!make_room(table, n)) return -1;
     for (int role = V; role < ROLES; role++) {
         names[role] = python.list_item(keys, role - V);
@@ -203,7 +203,8 @@ int64_t gather(Table *table, int64_t n, Object *xs, Object *gs, Object *states, 
     return fresh && !cut_into_chunks(table) ? -1 : 0;
 }
 
-/* The same from addresses, sizes and kinds that the caller has checked: for versions of torch without the exchange. */
+/* Fill the table from addresses, sizes and kinds that the caller has validated, for torch versions without the
+ * DLPack exchange API. */
 EXPORT int64_t semaopt_fill(Table *table, int64_t n, void *const *at, const int64_t *sizes, const int64_t *kinds) {
     table->n_tensors = 0;
     if (!make_room(table, n)) return -1;

@@ -1,16 +1,16 @@
-/* The threads are those of the OpenMP runtime that torch has loaded. After a backward pass they are awake, and two
- * pools would fight for the cores. */
+/* Parallel execution on the threads of the OpenMP runtime that torch has loaded. These threads are awake after a
+ * backward pass, and a second pool would compete for the cores. */
 
 #include "step.h"
 
 #include <pthread.h>
 #include <stddef.h>
 
-/* GOMP_parallel(f, argument, threads, flags), the entry of libgomp; Intel's and LLVM's runtimes have it too. */
+/* GOMP_parallel(f, argument, threads, flags), the entry point of libgomp; Intel's and LLVM's runtimes have it too. */
 typedef void Parallel(void (*)(void *), void *, unsigned, unsigned);
 static Parallel *parallel;
 
-/* After fork() the runtime believes in threads that the child does not have, and would wait for them for ever. */
+/* After fork() the runtime would wait forever for threads that do not exist in the child. */
 static int in_child;
 static void after_fork(void) { in_child = 1; }
 
@@ -20,11 +20,11 @@ EXPORT void semaopt_use_threads(Parallel *given) {
     if (!registered) registered = pthread_atfork(NULL, NULL, after_fork) == 0;
 }
 
-/* How many of the wanted threads there will be. */
+/* Number of threads to use, given the requested number. */
 EXPORT int semaopt_threads(int wanted) { return wanted > 1 && parallel != NULL && !in_child ? wanted : 1; }
 
-/* Chunks that a thread takes at once: neighbours, since the processor fetches ahead along a stretch of memory, but so
- * few that nobody waits long for the last one. */
+/* Number of chunks that a thread takes at a time. They are adjacent, because the processor prefetches contiguous
+ * memory, but few, so that no thread waits long for the last one. */
 enum { RUNS = 16, LONGEST = 64 };
 
 typedef struct {

@@ -1,7 +1,7 @@
-"""Every optimizer of the library, one line each: it inherits the whole suite of test_suite.py.
+"""Registry of all optimizers, one line each; every line runs the whole suite of test_suite.py.
 
-A method acts on a :class:`Problem`, elementwise so that it runs in every dtype. ``lacks`` names the suite's features
-that a method does not offer, with the reason.
+A method runs on a :class:`Problem`, which is elementwise and works in every dtype. ``lacks`` names the features of the
+suite that a method does not support, with the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHAPES = ((3, 2), (4,), ())
 
 @dataclass
 class Problem:
-    """Parameters ``xs`` (and the dual or lower variables ``others``) with seeded random losses, one per step k."""
+    """Parameters ``xs``, dual or lower variables ``others``, and a seeded random loss for each step k."""
 
     xs: list[Tensor]
     others: list[Tensor] = field(default_factory=list)
@@ -32,17 +32,17 @@ class Problem:
     kink: bool = False
 
     def sample(self, x: Tensor, i: int, k: int) -> tuple[Tensor, Tensor]:
-        """A random curvature in [0.5, 1.5] and a random centre for tensor i in step k."""
+        """Return a random curvature in [0.5, 1.5] and a random centre for tensor i in step k."""
         generator = torch.Generator().manual_seed(1000 * k + i)
         real = torch.rand((*x.shape, 3), generator=generator, dtype=torch.float64)
         centre = torch.complex(real[..., 1], real[..., 2]) if x.is_complex() else real[..., 1]
         return (real[..., 0] + 0.5).to(x.real.dtype), centre.to(x.dtype)
 
     def minimize(self, k: int) -> Tensor:
-        """sum of w|x - c|^2 / 2 with random w, c; ``decay`` adds decay |x|^2 / 2; ``sign`` turns it over.
+        """Return the sum of w|x - c|^2 / 2 with random w, c, plus decay |x|^2 / 2, times ``sign``.
 
-        ``saddle`` adds the concave sum of y mean(x) - y^2 / 2 over the dual variables y; ``scale`` multiplies all of
-        it; ``kink`` adds 0 to the value and Inf to the gradient.
+        ``saddle`` adds the concave sum of y mean(x) - y^2 / 2 over the dual variables y; ``scale`` multiplies
+        the total; ``kink`` adds 0 to the value and Inf to the gradient.
         """
         terms = []
         for i, x in enumerate(self.xs):
@@ -65,7 +65,7 @@ def parameters(dtype: torch.dtype = torch.float32, shapes: tuple[tuple[int, ...]
 
 
 def descend(optimizer: Optimizer, problem: Problem, k: int) -> None:
-    """How a minimizer is driven: zero_grad, backward, step."""
+    """Run one step of a minimizer: zero_grad, backward, step."""
     optimizer.zero_grad()
     problem.minimize(k).backward()
     optimizer.step()
@@ -77,7 +77,7 @@ def no_others(dtype: torch.dtype) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Method:
-    """``build(xs, others, **hyper)`` makes the optimizer, ``advance(optimizer, problem, k)`` drives step k."""
+    """``build(xs, others, **hyper)`` returns the optimizer; ``advance(optimizer, problem, k)`` runs step k."""
 
     name: str
     build: Callable[..., Optimizer]
@@ -85,7 +85,7 @@ class Method:
     others: Callable[[torch.dtype], list[Tensor]] = no_others
     lacks: Mapping[str, str] = field(default_factory=dict)
     saddle: bool = False
-    group: Mapping[str, Any] = field(default_factory=dict)  # what an added group must say
+    group: Mapping[str, Any] = field(default_factory=dict)  # keys that an added group must have
 
     def __str__(self) -> str:
         return self.name
@@ -107,7 +107,7 @@ def duals(dtype: torch.dtype) -> list[Tensor]:
 
 
 def ascend(optimizer: Optimizer, problem: Problem, k: int) -> None:
-    """How a min-max method that evaluates the gradient itself is driven: a closure on one sample."""
+    """Run one step of a min-max method that takes a closure on one sample."""
 
     def closure() -> Tensor:
         loss = problem.minimize(k)
@@ -129,7 +129,7 @@ def minmax(kind: Callable[..., Optimizer], lacks: tuple[str, ...] = (), **option
 
 
 def bilevel(optimizer: Optimizer, problem: Problem, k: int) -> None:
-    """How a bilevel method is driven: two closures, each call a fresh sample of step k."""
+    """Run one step of a bilevel method with two closures; each call draws a new sample of step k."""
     calls = iter(range(1000 * k, 1000 * (k + 1)))
 
     def outer() -> Tensor:
@@ -158,7 +158,7 @@ def two_levels(kind: Callable[..., Optimizer], label: str = "", lacks: tuple[str
 
 
 def compose(optimizer: Optimizer, problem: Problem, k: int) -> None:
-    """How a compositional method is driven: g(x) is the pair (loss, mean of x), f(z) is smooth and increasing in it."""
+    """Run one step of a compositional method: g(x) = (loss, mean of x), and f(z) is smooth and increasing."""
     calls = iter(range(1000 * k, 1000 * (k + 1)))
 
     def inner() -> Tensor:

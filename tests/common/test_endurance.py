@@ -1,4 +1,4 @@
-"""Many steps hold no more memory than few; benchmarks/endurance.py does the same with a million, and looks at time."""
+"""Constant memory over many steps; benchmarks/endurance.py takes a million steps and also measures time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATM = Path("/proc/self/statm")
 @pytest.mark.skipif(not STATM.exists(), reason="reads the memory of the process where Linux tells it")
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_memory_does_not_grow(method):
-    """Neither a tensor nor a Python object for each step, nor what the C step might forget."""
+    """Steps leak no tensors, no Python objects and no memory of the C step."""
     optimizer, problem = method.start(lr=1e-3)
     method.advance(optimizer, problem, 0)
     steps = 500 if method.advance is descend else 50
@@ -34,7 +34,7 @@ def test_memory_does_not_grow(method):
         return int(STATM.read_text().split()[1]) * 4096, sys.getallocatedblocks(), tensors()
 
     seen = [take(steps // 10), *(take(steps) for _ in range(3))]
-    # What is forgotten in each step grows in each stretch; what is made once, on some first occasion, in one of them.
+    # A leak grows in every measured interval; a one-time allocation grows in only one of them.
     memory, blocks, alive = zip(*([b - a for a, b in zip(*pair, strict=True)] for pair in pairwise(seen)), strict=True)
     assert min(memory) < 8 << 20
     assert min(blocks) < steps, "Python objects"

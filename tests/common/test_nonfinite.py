@@ -1,4 +1,4 @@
-"""``on_nonfinite``: every optimizer that has it leaves everything as it was, and goes on as if nothing had been."""
+"""``on_nonfinite`` for every optimizer that has it: a skipped or failed step leaves no trace."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import torch
 from tests.common.registry import METHODS, Method
 from tests.common.test_suite import assert_same, copied, run, values
 
-WATCHFUL = [method for method in METHODS if "on_nonfinite" not in method.lacks]
-SPOILED = [{"scale": math.nan}, {"scale": math.inf}, {"kink": True}]
+SUPPORTED = [method for method in METHODS if "on_nonfinite" not in method.lacks]
+FAULTS = [{"scale": math.nan}, {"scale": math.inf}, {"kink": True}]
 
 
-@pytest.fixture(params=WATCHFUL, ids=str)
+@pytest.fixture(params=SUPPORTED, ids=str)
 def method(request: pytest.FixtureRequest) -> Method:
     return request.param
 
 
-def spoiled(method, optimizer, problem, k, spoil):
-    """Step k with a loss or a gradient that is not finite."""
-    before = {name: getattr(problem, name) for name in spoil}
-    for name, value in spoil.items():
+def faulty_step(method, optimizer, problem, k, fault):
+    """Run step k with a nonfinite loss or gradient."""
+    before = {name: getattr(problem, name) for name in fault}
+    for name, value in fault.items():
         setattr(problem, name, value)
     try:
         method.advance(optimizer, problem, k)
@@ -32,8 +32,8 @@ def spoiled(method, optimizer, problem, k, spoil):
             setattr(problem, name, value)
 
 
-def everything(optimizer, problem):
-    """Variables and all that a checkpoint holds, as tensors and text."""
+def snapshot(optimizer, problem):
+    """Return the variables and the checkpoint as tensors and text."""
     packed = copy.deepcopy(optimizer.state_dict())
     tensors = [m for state in packed["state"].values() for m in state.values() if isinstance(m, torch.Tensor)]
     return [*values(problem), *tensors], str(packed)
@@ -45,14 +45,14 @@ def assert_unchanged(before, after):
 
 
 @pytest.mark.parametrize("first", [0, 3])
-@pytest.mark.parametrize("spoil", SPOILED, ids=str)
-def test_a_skipped_step_was_never_there(method, spoil, first):
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_skipped_step_leaves_no_trace(method, fault, first):
     optimizer, problem = method.start(on_nonfinite="skip")
     twin = method.start()
     run(method, optimizer, problem, range(first))
-    before = everything(optimizer, problem)
-    spoiled(method, optimizer, problem, 99, spoil)
-    assert_unchanged(before, everything(optimizer, problem))
+    before = snapshot(optimizer, problem)
+    faulty_step(method, optimizer, problem, 99, fault)
+    assert_unchanged(before, snapshot(optimizer, problem))
     assert optimizer.skipped_steps == 1
     run(method, optimizer, problem, range(first, first + 3))
     run(method, *twin, range(first + 3))
@@ -60,19 +60,19 @@ def test_a_skipped_step_was_never_there(method, spoil, first):
     assert optimizer.skipped_steps == 1
 
 
-@pytest.mark.parametrize("spoil", SPOILED, ids=str)
-def test_an_error_changes_nothing(method, spoil):
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_an_error_changes_nothing(method, fault):
     optimizer, problem = method.start(on_nonfinite="error")
     run(method, optimizer, problem, range(2))
-    before = everything(optimizer, problem)
+    before = snapshot(optimizer, problem)
     with pytest.raises(RuntimeError, match=r"(Inf in \d+ elements|returned (nan|inf)).*nothing was changed"):
-        spoiled(method, optimizer, problem, 99, spoil)
-    assert_unchanged(before, everything(optimizer, problem))
+        faulty_step(method, optimizer, problem, 99, fault)
+    assert_unchanged(before, snapshot(optimizer, problem))
     assert optimizer.skipped_steps == 0
     run(method, optimizer, problem, range(2, 4))
 
 
-def test_looking_changes_no_bit(method):
+def test_checking_changes_no_result(method):
     (watched, problem), (plain, twin) = method.start(on_nonfinite="error"), method.start()
     run(method, watched, problem, range(4))
     run(method, plain, twin, range(4))
@@ -80,9 +80,9 @@ def test_looking_changes_no_bit(method):
     assert str(watched.state_dict()) == str(plain.state_dict()), "a checkpoint does not depend on the policy"
 
 
-def test_the_policy_and_the_count_are_the_objects_own(method):
+def test_policy_and_count_are_not_in_the_state_dict(method):
     optimizer, problem = method.start(on_nonfinite="skip")
-    spoiled(method, optimizer, problem, 0, {"scale": math.nan})
+    faulty_step(method, optimizer, problem, 0, {"scale": math.nan})
     twin = copy.deepcopy(optimizer)
     assert (twin.on_nonfinite, twin.skipped_steps) == ("skip", 1)
     other, _ = copied(method, problem)

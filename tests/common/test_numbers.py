@@ -1,9 +1,8 @@
-"""Properties of the arithmetic, for every optimizer and every path: what is finite stays finite, order and units do not
-matter.
+"""Numerical properties of every optimizer and path: finite results, independence of order and units.
 
-Where the mathematics itself leaves float32 there is no promise: a sum of steps may overflow, and so may v/G0 long after
-u has been forgotten. Squares are held at 3.4e38 (|g| > 1.8e19); below |g| = 1e-19 they fade out, which G0 >= 1e-15
-hides.
+Results that exceed the range of float32 by their definition may overflow: a sum of steps, or v/G0 long after u has
+decayed. Squares are clamped to 3.4e38 (|g| > 1.8e19). Below |g| = 1e-19 they underflow, which has no effect for
+G0 >= 1e-15.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from hypothesis import strategies as st
 import semaopt
 from semaopt.kernels import available
 from tests.common.registry import METHODS, Problem, compose, descend, parameters
-from tests.common.test_suite import assert_close, assert_same, need, run, values
+from tests.common.test_suite import assert_close, assert_same, run, skip_unless, values
 
 SCALINGS = list(semaopt.scalings.BY_NAME)
 PATHS = ["c", "foreach", "loop"] if available() else ["foreach", "loop"]
 FEW = settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 MORE = settings(FEW, max_examples=60)
-#: Denormals, what squares lose and what they overflow at, and the ends of float32.
+#: Denormals, magnitudes whose squares underflow or overflow, and the limits of float32.
 MAGNITUDES = (0.0, 1e-45, 1e-40, 1e-38, 1e-30, 1e-20, 1e-7, 1.0, 1e10, 1.8e19, 1.9e19, 1e30, 1e38)
 extreme = st.builds(lambda size, sign: sign * size, st.sampled_from(MAGNITUDES), st.sampled_from((1.0, -1.0)))
 gradients = st.lists(st.lists(extreme, min_size=3, max_size=3), min_size=1, max_size=6)
@@ -32,7 +31,7 @@ all_methods = pytest.mark.parametrize("method", METHODS, ids=str)
 
 
 def stepped(gs, dtype=torch.float32, **options):
-    """Parameters after steps with these gradients, one row a step, and the optimizer."""
+    """Return the parameters after steps with these gradients (one row per step), and the optimizer."""
     x = torch.nn.Parameter(torch.tensor([0.5, -2.0, 0.0], dtype=dtype))
     optimizer = semaopt.ASA([x], **options)
     for g in gs:
@@ -56,7 +55,7 @@ def assert_finite(x, optimizer):
     dtype=st.sampled_from((torch.float32, torch.bfloat16, torch.float64)),
 )
 def test_extreme_gradients(scaling, gs, lr, beta, corrected, dtype):
-    """From 1e-45 to 1e38, in any order, on every path: no NaN, no Inf, and the paths agree."""
+    """Gradients from 1e-45 to 1e38 in any order give no NaN or Inf, and all paths agree."""
     options = {"scaling": scaling, "lr": lr, "beta": beta, "bias_correction": corrected}
     results = [stepped(gs, dtype, implementation=path, **options) for path in PATHS]
     for x, optimizer in results:
@@ -72,7 +71,7 @@ def test_extreme_gradients(scaling, gs, lr, beta, corrected, dtype):
 
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("path", PATHS)
-def test_averages_in_bf16_stay_finite_too(path, scaling):
+def test_averages_in_bf16_stay_finite(path, scaling):
     gs = [[1e38, -1e38, 1e-45], [1.0, 1e19, 1e-38], [-1e38, 2e19, 0.0], [0.0, 0.0, 0.0]]
     for seed in range(5):
         options = {"implementation": path, "state_dtype": torch.bfloat16, "rounding_seed": seed}
@@ -81,8 +80,8 @@ def test_averages_in_bf16_stay_finite_too(path, scaling):
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("scaling", ["adam", "amsgrad", "adafom"])
-def test_a_square_that_overflows_is_forgotten_like_any_other(path, scaling):
-    """One gradient of 1e30 must not silence its coordinate for ever, as an infinite u would."""
+def test_overflowing_square_decays_like_any_other(path, scaling):
+    """One gradient of 1e30 must not block its coordinate forever, as an infinite u would."""
     gradients = [[1e30] * 3] + [[1.0] * 3] * 2
     x, optimizer = stepped(gradients, scaling=scaling, implementation=path, bias_correction=False)
     u = optimizer.state[x]["u_mean" if scaling == "adafom" else "u"]
@@ -93,7 +92,7 @@ def test_a_square_that_overflows_is_forgotten_like_any_other(path, scaling):
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_nan_is_not_hidden(path, scaling):
-    """Without on_nonfinite NaN shows, in its own coordinate (in all of them where u is a norm)."""
+    """Without on_nonfinite, NaN appears in its own coordinate, or in all of them if u is a norm."""
     x, _ = stepped([[1.0, math.nan, 1.0]], scaling=scaling, implementation=path)
     assert x.isnan().tolist() == ([True] * 3 if scaling == "adam+" else [False, True, False])
 
@@ -102,7 +101,7 @@ def test_nan_is_not_hidden(path, scaling):
 @FEW
 @given(exponent=st.integers(-36, 36), beta=st.sampled_from((0.0, 0.9)))
 def test_finite_losses_give_finite_variables(method, exponent, beta):
-    """The loss in other units, the step sizes in the inverse ones; bilevel products of units limit the range."""
+    """Scale the loss and inversely the step sizes; products of units in bilevel methods limit the range."""
     direct = method.advance in (descend, compose) or method.saddle
     scale = 10.0 ** (exponent if direct else exponent // 3)
     rates = {"lr": 0.05 / max(1.0, scale)} | ({"dual_lr": 0.1 / max(1.0, scale)} if method.saddle else {})
@@ -119,24 +118,24 @@ def test_finite_losses_give_finite_variables(method, exponent, beta):
 @FEW
 @given(order=st.permutations(range(3)), lrs=st.lists(st.floats(0, 0.1), min_size=3, max_size=3), data=st.data())
 def test_order_of_groups(method, order, lrs, data):
-    need(method, "groups")
+    skip_unless(method, "groups")
     betas = data.draw(st.lists(st.floats(0, 0.99), min_size=3, max_size=3))
-    own = "beta" not in method.lacks and method.name != "SBMA"  # which has one beta for all
+    own = "beta" not in method.lacks and method.name != "SBMA"  # SBMA has one beta for all groups
     results = []
     for places in (range(3), order):
         _, problem = method.start()
         groups = [{"params": [problem.xs[i]], "lr": lrs[i], **({"beta": betas[i]} if own else {})} for i in places]
         run(method, method.build(groups, problem.others), problem, range(3))
         results.append(values(problem))
-    # A bilevel method sums over all parameters in the order of the groups.
+    # Bilevel methods sum over all parameters in the order of the groups.
     assert_close(*results, rtol=1e-5, atol=1e-6)
     if "gradients" not in method.lacks:
         assert_same(*results)
 
 
-#: How far x goes when the gradients are in units of 1/c: c^power as far.
+#: Exponent p such that scaling the gradients by c scales the displacement of x by c^p.
 POWER = {"shb": 1, "adam": 0, "amsgrad": 0, "adafom": 0, "adabound": 0, "adam+": 0.5}
-#: Without what has a unit of its own: G0, and the bounds of AdaBound.
+#: Settings without constants that have a unit: G0 and the bounds of AdaBound.
 UNITLESS = {
     "shb": semaopt.scalings.SHB(),
     "adam": semaopt.scalings.Adam(g0=1e-30),
@@ -157,7 +156,7 @@ UNITLESS = {
     corrected=st.booleans(),
 )
 def test_units_of_the_gradient(path, scaling, gs, k, dtype, corrected):
-    """With a power of four as the unit every rounding is the same: SHB is linear to the bit, Adam does not notice."""
+    """A power of four as unit keeps all rounding: SHB is exactly linear, Adam exactly invariant."""
 
     def end(c):
         x = torch.nn.Parameter(torch.zeros(4, dtype=dtype))
@@ -172,13 +171,13 @@ def test_units_of_the_gradient(path, scaling, gs, k, dtype, corrected):
     assert torch.equal(end(c), end(1.0) * c ** POWER[scaling])
 
 
-#: Not BSA, TTSA and stocBiO: they move y first, and their f has a term in y that is not scaled here.
+#: Excludes BSA, TTSA and stocBiO: they update y first, and f has a term in y that is not scaled here.
 LINEAR = ("PDSM", "SGDA", "SGDMax", "EpochSGDA", "PESSGDA", "AccMDA", "SMB[tracked]", "SBMA", "SOBA")
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method.name in LINEAR], ids=str)
 def test_first_steps_are_linear_in_the_loss(method):
-    """Twice the (outer) loss is twice the first step on x, where nothing is clipped."""
+    """Doubling the (outer) loss doubles the first step on x if nothing is clipped."""
     moves = []
     hyper = {"c_fy": None} if method.name == "SBMA" else {}
     hyper |= {"max_ascents": 1, "tolerance": 1e9} if method.name == "SGDMax" else {}
@@ -201,8 +200,8 @@ def test_beta_zero_has_no_memory(path, scaling):
     assert torch.equal(optimizer.state[x]["v"], torch.tensor([4.0, -5.0, 1e-40]))
 
 
-def test_a_stage_of_no_more_than_one_step():
-    """T = 0 is the step t = 0 alone."""
+def test_stage_of_at_most_one_step():
+    """T = 0 means the single step t = 0."""
     x = torch.nn.Parameter(torch.tensor([1.0]))
     stages = semaopt.Stages(semaopt.ASA([x], scaling="shb"), [semaopt.Stage(0.5, 0.5, T=0)] * 2)
     for _ in range(2):
@@ -221,12 +220,12 @@ def test_plans_for_no_steps_are_refused():
 
 @pytest.mark.parametrize("labels", [[1], [0], [1, 1, 1], [-1, -1]])
 def test_one_sample_and_one_class(labels):
-    """A batch of one example, or of one class, moves model, s, r and y by finite steps."""
+    """A batch with one example or one class gives finite steps of model, s, r and y."""
     auc = semaopt.losses.AUCMinMax(prior=0.3)
     model = torch.nn.Linear(2, 1)
     primal = [*model.parameters(), *auc.primal_parameters()]
     optimizer = semaopt.PDAda(primal=primal, dual=auc.dual_parameters(), on_nonfinite="error")
-    features = torch.ones(len(labels), 2)  # constant ones
+    features = torch.ones(len(labels), 2)  # constant features
     for _ in range(20):
         optimizer.zero_grad()
         auc(model(features), torch.tensor(labels)).backward()
@@ -238,7 +237,7 @@ def test_one_sample_and_one_class(labels):
         semaopt.losses.AUCMinMax.from_labels(labels)
 
 
-def test_no_gradient_at_all_is_no_step():
+def test_no_gradients_means_no_step():
     xs = parameters()
     optimizer = semaopt.ASA(xs, on_nonfinite="error")
     optimizer.step()

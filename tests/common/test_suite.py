@@ -1,4 +1,4 @@
-"""What every optimizer must do, run for each line of registry.METHODS."""
+"""Tests that every optimizer must pass, run for each line of registry.METHODS."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def method(request: pytest.FixtureRequest) -> Method:
     return request.param
 
 
-def need(method: Method, feature: str) -> None:
+def skip_unless(method: Method, feature: str) -> None:
     if feature in method.lacks:
         pytest.skip(f"{method.name}: {method.lacks[feature]}")
 
@@ -48,7 +48,7 @@ def assert_close(left, right, **tolerance):
 
 
 def saved(state):
-    """Through a file and torch.load(weights_only=True)."""
+    """Return the object after a round trip through a file with torch.load(weights_only=True)."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     buffer.seek(0)
@@ -56,7 +56,7 @@ def saved(state):
 
 
 def copied(method, problem, **hyper):
-    """A second optimizer on a copy of the problem."""
+    """Return a second optimizer on a copy of the problem."""
     xs, others = ([x.detach().clone().requires_grad_() for x in xs] for xs in (problem.xs, problem.others))
     twin = dataclasses.replace(problem, xs=xs, others=others)
     return method.build(twin.xs, twin.others, **hyper), twin
@@ -66,11 +66,11 @@ def copied(method, problem, **hyper):
 @pytest.mark.parametrize("hyper", [{}, {"bias_correction": True}], ids=["plain", "corrected"])
 def test_resume_is_bit_exact(method, dtype, hyper):
     for option in hyper:
-        need(method, option)
+        skip_unless(method, option)
     optimizer, problem = method.start(dtype, **hyper)
     run(method, optimizer, problem, range(5))
     state = saved(optimizer.state_dict())
-    resumed, twin = copied(method, problem)  # the checkpoint's hyper-parameters win, as in torch
+    resumed, twin = copied(method, problem)  # hyper-parameters of the checkpoint take precedence, as in torch
     resumed.load_state_dict(state)
     run(method, optimizer, problem, range(5, 10))
     run(method, resumed, twin, range(5, 10))
@@ -89,7 +89,7 @@ def test_state_dict_round_trip_shares_nothing(method):
     assert str(optimizer.state_dict()) == str(before), "stepping the copy changed the original's state"
 
 
-def test_it_descends(method):
+def test_loss_decreases(method):
     optimizer, problem = method.start()
     start = sum(problem.minimize(k) for k in range(20)).item()
     run(method, optimizer, problem, range(200))
@@ -97,7 +97,7 @@ def test_it_descends(method):
 
 
 def test_groups_have_their_own_hyper_parameters(method):
-    need(method, "groups")
+    skip_unless(method, "groups")
     own = ({"lr": 0.1, "beta": 0.5}, {"lr": 0.01, "beta": 0.99, "weight_decay": 0.1})
     own = tuple({name: value for name, value in hyper.items() if name not in method.lacks} for hyper in own)
     _, problem = method.start()
@@ -107,7 +107,7 @@ def test_groups_have_their_own_hyper_parameters(method):
     for group, hyper in zip(grouped.param_groups, own, strict=False):
         assert {key: group[key] for key in hyper} == hyper
     _, alone = method.start()
-    need(method, "separable")
+    skip_unless(method, "separable")
     optimizers = [method.build(alone.xs[:1], [], **own[0]), method.build(alone.xs[1:], [], **own[1])]
     for k in range(5):
         alone.minimize(k).backward()
@@ -117,8 +117,8 @@ def test_groups_have_their_own_hyper_parameters(method):
     assert_same(values(problem), values(alone))
 
 
-def test_add_param_group_starts_afresh(method):
-    need(method, "separable")
+def test_added_group_starts_from_scratch(method):
+    skip_unless(method, "separable")
     _, problem = method.start()
     optimizer = method.build(problem.xs[:1], [])
     run(method, optimizer, problem, range(3))
@@ -134,7 +134,7 @@ def test_add_param_group_starts_afresh(method):
 
 
 def test_order_of_groups_does_not_matter(method):
-    need(method, "groups")
+    skip_unless(method, "groups")
     results = []
     for order in ((0, 1, 2), (2, 0, 1)):
         _, problem = method.start()
@@ -145,7 +145,7 @@ def test_order_of_groups_does_not_matter(method):
 
 
 def test_closure(method):
-    need(method, "closure")
+    skip_unless(method, "closure")
     optimizer, problem = method.start()
     second, twin = copied(method, problem)
 
@@ -182,8 +182,8 @@ def test_parameters_without_gradient_stay(method):
     assert not torch.equal(problem.xs[0], before[0])
 
 
-def test_what_is_frozen_on_the_way_stays(method):
-    need(method, "freezing")
+def test_parameters_frozen_during_training_stay(method):
+    skip_unless(method, "freezing")
     optimizer, problem = method.start()
     run(method, optimizer, problem, range(2))
     problem.xs[1].requires_grad_(False)
@@ -198,7 +198,7 @@ def test_what_is_frozen_on_the_way_stays(method):
 
 
 def test_empty_group_and_zero_elements(method):
-    need(method, "groups")
+    skip_unless(method, "groups")
     _, problem = method.start()
     problem.xs.append(torch.nn.Parameter(torch.zeros(0, 3)))
     optimizer = method.build([{"params": []}, {"params": problem.xs}], problem.others)
@@ -209,8 +209,8 @@ def test_empty_group_and_zero_elements(method):
     assert all(torch.isfinite(x).all() for x in values(problem))
 
 
-def test_maximize_is_minimizing_the_negative(method):
-    need(method, "maximize")
+def test_maximize_equals_minimizing_the_negative(method):
+    skip_unless(method, "maximize")
     optimizer, problem = method.start()
     ascent, twin = copied(method, problem, maximize=True)
     twin.sign = -1.0
@@ -219,8 +219,8 @@ def test_maximize_is_minimizing_the_negative(method):
     assert_same(values(problem), values(twin))
 
 
-def test_coupled_weight_decay_is_an_l2_penalty(method):
-    need(method, "weight_decay")
+def test_coupled_weight_decay_equals_an_l2_penalty(method):
+    skip_unless(method, "weight_decay")
     decayed, problem = method.start(torch.float64, weight_decay=0.3)
     penalized, twin = copied(method, problem)
     twin.decay = 0.3
@@ -230,7 +230,7 @@ def test_coupled_weight_decay_is_an_l2_penalty(method):
 
 
 def test_decoupled_weight_decay_shrinks_first(method):
-    need(method, "decoupled_weight_decay")
+    skip_unless(method, "decoupled_weight_decay")
     decayed, problem = method.start(torch.float64, weight_decay=0.3, decoupled_weight_decay=True)
     plain, twin = copied(method, problem)
     for k in range(10):
@@ -246,14 +246,14 @@ def test_decoupled_weight_decay_shrinks_first(method):
 
 @pytest.mark.parametrize("shape", [(), (1,)])
 def test_tensor_lr_equals_float_lr(method, shape):
-    need(method, "tensor_lr")
+    skip_unless(method, "tensor_lr")
     optimizer, problem = method.start(torch.float64)
     lr = torch.full(shape, 0.05, dtype=torch.float64)
     second, twin = copied(method, problem, lr=lr)
     run(method, optimizer, problem, range(5))
     run(method, second, twin, range(5))
     assert_close(values(problem), values(twin), rtol=1e-12, atol=1e-14)
-    lr.zero_()  # the tensor is the group's own: a scheduler fills it in place
+    lr.zero_()  # the group keeps this tensor, since schedulers fill it in place
     before = values(twin)
     method.advance(second, twin, 5)
     assert_same(before[: len(twin.xs)], values(twin)[: len(twin.xs)])
@@ -266,8 +266,8 @@ def test_lr_zero_moves_nothing(method):
     assert_same(before[: len(problem.xs)], values(problem)[: len(problem.xs)])
 
 
-def test_complex_parameters_are_pairs_of_reals(method):
-    need(method, "complex")
+def test_complex_parameters_equal_pairs_of_reals(method):
+    skip_unless(method, "complex")
     optimizer, problem = method.start(torch.complex128)
     pairs = [torch.view_as_real(x.detach()).clone().requires_grad_() for x in problem.xs]
     second = method.build(pairs, [])
@@ -279,8 +279,8 @@ def test_complex_parameters_are_pairs_of_reals(method):
     assert_close([torch.view_as_real(x) for x in values(problem)], [x.detach() for x in pairs], rtol=1e-13, atol=0)
 
 
-def test_sparse_gradients_are_refused_before_anything_moves(method):
-    need(method, "gradients")
+def test_sparse_gradients_are_refused_before_any_change(method):
+    skip_unless(method, "gradients")
     optimizer, problem = method.start()
     run(method, optimizer, problem, range(2))
     before, state = values(problem), str(optimizer.state_dict())
@@ -304,7 +304,7 @@ def test_low_precision_tracks_float32(method, dtype):
 
 
 def test_non_contiguous_parameters(method):
-    need(method, "separable")
+    skip_unless(method, "separable")
     optimizer, problem = method.start()
     twin = Problem([torch.nn.Parameter(problem.xs[0].detach().t().contiguous().t())])
     assert not twin.xs[0].is_contiguous()
@@ -318,7 +318,7 @@ def test_non_contiguous_parameters(method):
 @pytest.mark.parametrize(
     "clone", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))], ids=["deepcopy", "pickle"]
 )
-def test_copies_go_on_alike(method, clone):
+def test_copies_continue_identically(method, clone):
     optimizer, problem = method.start()
     run(method, optimizer, problem, range(3))
     second, twin = clone((optimizer, problem))
@@ -328,7 +328,7 @@ def test_copies_go_on_alike(method, clone):
 
 
 def test_named_parameters(method):
-    need(method, "groups")
+    skip_unless(method, "groups")
     optimizer, problem = method.start()
     _, twin = copied(method, problem)
     named = method.build([(f"x{i}", x) for i, x in enumerate(twin.xs)], twin.others)
@@ -342,7 +342,7 @@ def test_named_parameters(method):
 @pytest.mark.parametrize("hyper", [{}, {"bias_correction": True}], ids=["plain", "corrected"])
 def test_compiled_step_equals_eager(method, hyper):
     for feature in ("compile", *hyper):
-        need(method, feature)
+        skip_unless(method, feature)
     torch._dynamo.reset()
     optimizer, problem = method.start(**hyper)
     second, twin = copied(method, problem, **hyper)
@@ -356,7 +356,7 @@ def test_compiled_step_equals_eager(method, hyper):
 
 
 def test_gradients_flow_through_differentiable_steps(method):
-    need(method, "differentiable")
+    skip_unless(method, "differentiable")
 
     def end(start):
         x = start.clone()
@@ -393,10 +393,10 @@ BAD = [
 @pytest.mark.parametrize(("hyper", "text"), BAD, ids=[str(hyper) for hyper, _ in BAD])
 def test_bad_hyper_parameters(method, hyper, text):
     name = next(iter(hyper))
-    need(method, name)
+    skip_unless(method, name)
     with pytest.raises(ValueError, match=text):
         method.start(**hyper)
-    need(method, "groups")
+    skip_unless(method, "groups")
     optimizer, _ = method.start()
     count = len(optimizer.param_groups)
     with pytest.raises(ValueError, match=text):
@@ -413,8 +413,8 @@ def test_bad_hyper_parameters(method, hyper, text):
 @pytest.mark.parametrize(
     ("name", "value"), [("lr", math.nan), ("lr", -0.1), ("lr", None), ("beta", 1.0), ("beta", None)]
 )
-def test_a_rate_gone_bad_is_refused_before_anything_moves(method, name, value):
-    need(method, name)
+def test_invalid_rate_is_refused_before_any_change(method, name, value):
+    skip_unless(method, name)
     optimizer, problem = method.start()
     run(method, optimizer, problem, range(2))
     optimizer.param_groups[0][name] = value
@@ -424,18 +424,18 @@ def test_a_rate_gone_bad_is_refused_before_anything_moves(method, name, value):
     assert_same(before, values(problem))
 
 
-def test_a_parameter_given_twice_is_refused(method):
+def test_duplicate_parameter_is_refused(method):
     xs = parameters()
     with pytest.raises(
         ValueError, match=r"shape \(3, 2\) is given twice, at group 0, position 0 and at group 0, position 1"
     ):
         method.build([xs[0], xs[0]], method.others(torch.float32))
-    need(method, "groups")
+    skip_unless(method, "groups")
     with pytest.raises(ValueError, match=r"group 0, position 0 and at group 1, position 0.*list each parameter once"):
         method.build([{"params": [xs[0]]}, {"params": [xs[0]]}], method.others(torch.float32))
 
 
-def test_a_checkpoint_of_another_model_changes_nothing(method):
+def test_checkpoint_of_another_model_changes_nothing(method):
     optimizer, problem = method.start()
     run(method, optimizer, problem, range(2))
     state = saved(optimizer.state_dict())

@@ -1,4 +1,4 @@
-"""What the tests of the fast paths share."""
+"""Shared helpers for the tests of the fast paths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from semaopt.kernels.loader import library
 
 needs_c = pytest.mark.skipif(not semaopt.kernels.available(), reason=str(semaopt.kernels.available()))
 
-#: Hyper-parameters that change what a step computes, each alone and some together.
+#: Hyper-parameters that change the arithmetic of a step, alone and in combination.
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"beta": 0.0},
@@ -28,7 +28,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 SHAPES = ((3, 2), (), (0, 3), (70_001,), (5, 4, 3))
 SCALINGS = list(semaopt.scalings.BY_NAME)
-#: To rounding, after a few steps; bf16 has 8 bits.
+#: Tolerances for rounding errors after a few steps; bf16 has 8 bits.
 CLOSE = {
     torch.float32: {"rtol": 2e-5, "atol": 2e-6},
     torch.float64: {"rtol": 1e-12, "atol": 1e-13},
@@ -42,7 +42,7 @@ def normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
 
 
 def parameters(dtype: torch.dtype, shapes: Any = SHAPES) -> list[Tensor]:
-    """Of these shapes, one of them transposed, and one that starts in the middle of a vector."""
+    """Return parameters of these shapes, one transposed and one starting in the middle of a vector."""
     xs = [normal(shape, dtype, i) for i, shape in enumerate(shapes)]
     return [torch.nn.Parameter(x) for x in (*xs, normal((8, 5), dtype, 98).t(), normal((67,), dtype, 99)[3:])]
 
@@ -56,7 +56,7 @@ def trained(
     xs: list[Tensor] | None = None,
     **hyper: Any,
 ) -> tuple[list[Tensor], semaopt.ASA]:
-    """Parameters after some steps on seeded gradients; the second one has no gradient in the first step."""
+    """Train on seeded gradients; the second parameter has no gradient in the first step."""
     xs = parameters(dtype) if xs is None else xs
     optimizer = semaopt.ASA(xs, scaling=scaling, implementation=implementation, **{"lr": 0.05, **hyper})
     for k in range(steps):
@@ -67,7 +67,7 @@ def trained(
 
 
 def assert_agree(left: Any, right: Any, **tolerance: float) -> None:
-    """Parameters and states, to a tolerance or, without one, to the bit."""
+    """Compare parameters and states within a tolerance, or bitwise if none is given."""
     exact = {"rtol": 0.0, "atol": 0.0}
     for x, y in zip(left[0], right[0], strict=True):
         torch.testing.assert_close(x, y, **(tolerance or exact))
@@ -78,7 +78,7 @@ def assert_agree(left: Any, right: Any, **tolerance: float) -> None:
 
 
 def isas() -> list[Any]:
-    """The instruction sets of the library, those that this machine lacks as skipped."""
+    """Return the instruction sets of the library; the ones this machine lacks are marked as skipped."""
     found = library()
     names = ("portable", "avx2", "avx512")
     if found is None:

@@ -30,7 +30,7 @@ def batch(n, seed, dtype, label):
     sigmoid=st.booleans(),
     missing=st.integers(0, 70),
 )
-def test_twins(dtype, label, seed, n, p, margin, sigmoid, missing):
+def test_compiled_auc_equals_its_twin(dtype, label, seed, n, p, margin, sigmoid, missing):
     scores, labels = batch(n, seed, dtype, label)
     numbers = Numbers(p, 0.3, -0.2, 0.7, margin, sigmoid)
     forms = [labels] if label in (torch.bool, torch.uint8) else [labels, 2 * labels - 1]
@@ -52,7 +52,7 @@ def test_twins(dtype, label, seed, n, p, margin, sigmoid, missing):
 @needs_c
 @pytest.mark.parametrize("labels", [[0, 1, 2], [-1, 0, 1], [-1, 0, 0], [3, 3, 3], [0, 255, 1]], ids=str)
 @pytest.mark.parametrize("label", [torch.int32, torch.int64, torch.float32, torch.float64, torch.uint8], ids=str)
-def test_wrong_labels_are_seen(labels, label):
+def test_invalid_labels_are_detected(labels, label):
     if label == torch.uint8:
         labels = [value % 256 for value in labels]
     form = torch.tensor(labels).to(label)
@@ -60,8 +60,8 @@ def test_wrong_labels_are_seen(labels, label):
 
 
 @needs_c
-def test_the_sigmoid_is_exact_at_both_ends():
-    """No overflow, and the slope of a saturated score is not rounded to 0."""
+def test_sigmoid_is_exact_at_both_ends():
+    """The sigmoid does not overflow, and the slope of a saturated score is not rounded to 0."""
     scores = torch.tensor([800.0, -800.0, 40.0, -40.0], dtype=torch.float64)
     found = auc(scores, torch.tensor([0, 1, 0, 1]), Numbers(0.5, 0.0, 0.0, 0.0, 1.0, True))
     assert found.value == pytest.approx(0.75)
@@ -81,7 +81,7 @@ def test_unsupported_tensors():
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_the_loss_is_the_same_with_and_without(compiled, monkeypatch):
+def test_loss_is_the_same_with_and_without_the_library(compiled, monkeypatch):
     if not compiled:
         monkeypatch.setattr(module, "library", lambda: None)
     scores, labels = batch(40, 0, torch.float64, torch.int64)

@@ -1,4 +1,4 @@
-"""The compiled step equals the loop, for every scaling, dtype and option, and the same bits whoever computes."""
+"""Equality of the compiled step and the loop; bitwise equality across instruction sets and thread counts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def isa(request):
 
 @pytest.fixture(params=["dlpack", "python"])
 def reader(request, monkeypatch):
-    """Both ways to find where tensors lie."""
+    """Select one of the two ways to read tensor addresses."""
     lib = library()
     if request.param == "dlpack" and not lib.reads_tensors:
         pytest.skip("this torch has no DLPack exchange")
@@ -47,11 +47,11 @@ def reader(request, monkeypatch):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("scaling", SCALINGS)
-def test_it_equals_the_loop(scaling, options, dtype):
+def test_compiled_step_equals_loop(scaling, options, dtype):
     assert_agree(trained("c", dtype, scaling, **options), trained("loop", dtype, scaling, **options), **CLOSE[dtype])
 
 
-def test_every_way_to_read_tensors_gives_the_same_bits(reader):
+def test_readers_give_bitwise_equal_results(reader):
     for scaling in SCALINGS:
         both = [trained("c", torch.float32, scaling, bias_correction=True) for _ in range(2)]
         assert_agree(*both)
@@ -59,7 +59,7 @@ def test_every_way_to_read_tensors_gives_the_same_bits(reader):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_instruction_set_gives_the_same_bits(isa, dtype):
+def test_instruction_sets_give_bitwise_equal_results(isa, dtype):
     mine = [trained("c", dtype, scaling, bias_correction=True, weight_decay=0.1) for scaling in SCALINGS]
     assert library().use_isa("portable")
     for scaling, one in zip(SCALINGS, mine, strict=True):
@@ -74,7 +74,7 @@ def threads():
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
-def test_every_number_of_threads_gives_the_same_bits(scaling, threads):
+def test_thread_counts_give_bitwise_equal_results(scaling, threads):
     threads(1)
     shapes = ((200_003,), (100, 7), (50_000,), (1,))
     one = trained("c", torch.float32, scaling, xs=parameters(torch.float32, shapes))
@@ -89,7 +89,7 @@ shapes = st.lists(st.lists(st.integers(0, 9), max_size=4).map(tuple), min_size=1
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(shapes=shapes, scaling=st.sampled_from(SCALINGS), dtype=st.sampled_from(DTYPES), data=st.data())
-def test_any_shapes(shapes, scaling, dtype, data):
+def test_arbitrary_shapes(shapes, scaling, dtype, data):
     def start():
         xs = [normal(shape, dtype, i) for i, shape in enumerate(shapes)]
         return [torch.nn.Parameter(x.permute(order)) for x, order in zip(xs, orders, strict=True)]
@@ -103,7 +103,7 @@ def test_any_shapes(shapes, scaling, dtype, data):
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(sizes=st.lists(st.integers(0, 300), min_size=1, max_size=40), offset=st.integers(0, 7))
 def test_slices_of_one_buffer(sizes, offset):
-    """Unaligned parameters side by side: none may be written outside its bounds."""
+    """Step unaligned, adjacent parameters: none may be written outside its bounds."""
     ends = [0]
     for size in sizes:
         ends.append(ends[-1] + size + offset)
@@ -128,10 +128,10 @@ def test_many_tensors_and_mixed_dtypes():
     assert_agree(*(trained(path, torch.float64, xs=start()) for path in ("c", "loop")), **CLOSE[torch.bfloat16])
 
 
-def test_not_a_number_and_infinity_arrive_as_in_the_loop():
+def test_nan_and_inf_propagate_as_in_the_loop():
     for scaling in SCALINGS:
         if scaling == "adam+":
-            continue  # one NaN in the norm is NaN everywhere, on both paths
+            continue  # a NaN in the norm makes every coordinate NaN, on both paths
         ends = []
         for path in ("c", "loop"):
             x = torch.nn.Parameter(torch.arange(70.0))
@@ -146,8 +146,8 @@ def test_not_a_number_and_infinity_arrive_as_in_the_loop():
         torch.testing.assert_close(*ends, equal_nan=True)
 
 
-def test_gradients_that_lie_otherwise_are_copied_first():
-    """Another order of dimensions, a broadcast, a negative view: the C step still serves."""
+def test_gradients_with_another_layout_are_copied_first():
+    """The C step handles permuted, broadcast and negative-view gradients."""
     made = {
         "transposed": lambda g: g.t().contiguous().t(),
         "broadcast": lambda g: g[:1].expand_as(g),
@@ -166,7 +166,7 @@ def test_gradients_that_lie_otherwise_are_copied_first():
         assert_agree(*ends, **CLOSE[torch.float32])
 
 
-def test_a_gradient_that_is_the_parameter():
+def test_gradient_may_be_the_parameter():
     ends = []
     for path in ("c", "loop"):
         x = torch.nn.Parameter(normal((1000,), torch.float32, 1))
@@ -178,8 +178,8 @@ def test_a_gradient_that_is_the_parameter():
     assert_agree(*ends, **CLOSE[torch.float32])
 
 
-def test_tensors_that_move_are_found_again():
-    """x.data, states and gradients are replaced between steps, with other strides too."""
+def test_replaced_tensors_are_found():
+    """Replace x.data, states and gradients between steps, also with other strides."""
     ends = []
     for path in ("auto", "loop"):
         x = torch.nn.Parameter(normal((6, 4), torch.float32, 1))
@@ -201,7 +201,7 @@ def test_tensors_that_move_are_found_again():
     assert_agree(*ends, **CLOSE[torch.float32])
 
 
-def test_autograd_notices_the_change():
+def test_autograd_detects_the_in_place_change():
     x = torch.nn.Parameter(torch.ones(3))
     optimizer = semaopt.ASA([x], implementation="c")
     loss = (x * x).sum()
@@ -211,7 +211,7 @@ def test_autograd_notices_the_change():
         loss.backward()
 
 
-def test_a_checkpoint_of_another_layout_is_laid_out_like_the_parameter():
+def test_loaded_state_takes_the_layout_of_the_parameter():
     x = torch.nn.Parameter(normal((2, 3, 4, 5), torch.float32, 1))
     y = torch.nn.Parameter(x.detach().to(memory_format=torch.channels_last))
     first = semaopt.ASA([x], implementation="c")
@@ -228,11 +228,11 @@ def test_a_checkpoint_of_another_layout_is_laid_out_like_the_parameter():
     assert second.state[y]["v"].stride() == y.stride()
 
 
-def in_child(work) -> int:
-    """The exit status of a forked process that does the work, at most ten seconds of it."""
+def exit_status_in_fork(work) -> int:
+    """Run ``work`` in a forked process for at most ten seconds, and return its exit status."""
     pid = os.fork()
     if pid == 0:
-        signal.alarm(10)  # a hang ends the child
+        signal.alarm(10)  # terminate the child if it hangs
         try:
             work()
         except BaseException:
@@ -243,8 +243,8 @@ def in_child(work) -> int:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_it_runs_in_a_forked_child(threads):
-    """Torch's own operations hang there: the runtime waits for threads that the child does not have."""
+def test_step_runs_in_a_forked_child(threads):
+    """Torch's own operations hang there, waiting for threads that do not exist in the child."""
     threads(2)
     big = ((200_003,), (50_000,))
     started, ended = (trained("c", torch.float32, xs=parameters(torch.float32, big), steps=n) for n in (2, 3))
@@ -258,11 +258,11 @@ def test_it_runs_in_a_forked_child(threads):
         torch.set_num_threads(1)
         assert_agree(started, ended)
 
-    assert in_child(work) == 0
+    assert exit_status_in_fork(work) == 0
     assert library().threads(2) == (2 if library().runtime else 1), "the parent keeps its threads"
 
 
-def test_it_runs_from_several_threads_at_once(threads):
+def test_step_runs_from_several_threads(threads):
     threads(2)
     big = ((100_003,), (50_000,))
     expected = trained("c", torch.float32, xs=parameters(torch.float32, big))
@@ -280,7 +280,7 @@ def test_it_runs_from_several_threads_at_once(threads):
         assert_agree(expected, results[i])
 
 
-def test_tables_do_not_keep_tensors_or_grow_for_ever():
+def test_tables_neither_keep_tensors_nor_grow_without_bound():
     for _ in range(compiled.MOST_TABLES + 10):
         trained("c", torch.float32, xs=[torch.nn.Parameter(torch.ones(3))], steps=1)
     assert len(compiled._tables) <= compiled.MOST_TABLES
@@ -293,14 +293,14 @@ def test_tables_do_not_keep_tensors_or_grow_for_ever():
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_ascent_on_a_box_equals_its_loop(dtype, reader):
+def test_box_ascent_equals_its_loop(dtype, reader):
     def start():
         return [y.detach() for y in parameters(dtype)]
 
     for lo, hi in ((-1.0, 1.0), (-math.inf, 0.5), (-math.inf, math.inf)):
         ys, twins = start(), start()
         gs = [normal(tuple(y.shape), dtype, 50 + i) for i, y in enumerate(ys)]
-        gs[-2] = gs[-2].t().contiguous().t()  # lies as the transposed parameter does
+        gs[-2] = gs[-2].t().contiguous().t()  # same layout as the transposed parameter
         assert compiled.ascend_box_(ys, gs, 0.5, lo, hi)
         ascend_box_loop_(twins, gs, 0.5, lo, hi)
         for y, twin in zip(ys, twins, strict=True):
@@ -308,7 +308,7 @@ def test_ascent_on_a_box_equals_its_loop(dtype, reader):
             assert y.numel() == 0 or (y.max() <= hi and y.min() >= lo)
 
 
-def test_ascent_falls_back_on_its_loop():
+def test_box_ascent_falls_back_to_its_loop():
     y = torch.zeros(3, dtype=torch.float16)
     semaopt.kernels.ascend_box_([y], [torch.ones(3, dtype=torch.float16)], 2.0, -1.0, 1.0)
     assert y.tolist() == [1.0, 1.0, 1.0]

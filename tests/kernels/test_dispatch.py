@@ -1,4 +1,4 @@
-"""Which path serves what, and what is said to those who ask for one that cannot."""
+"""Choice of the implementation (C, foreach or loop), and errors when a requested one is unsupported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from semaopt.optimizers._base import rule_of
 from tests.kernels.common import needs_c, normal
 
 
-class Own:
+class CustomScaling:
     g0, buffers = 1.0, ()
 
     def update_(self, m, seen):
@@ -23,7 +23,7 @@ class Own:
 
 
 class MyAdam(semaopt.scalings.Adam):
-    """A subclass may have its own formula: it must not be taken for Adam."""
+    """A subclass with its own formula, which must not be treated as Adam."""
 
     def update_(self, m, seen):
         return 4.0
@@ -47,7 +47,7 @@ class Wrapped(torch.Tensor):
 LOOP = {
     "complex": lambda: path_of(parameter(3, dtype=torch.complex64)),
     "differentiable": lambda: path_of(torch.ones(3), differentiable=True),
-    "own scaling": lambda: path_of(parameter(3), scaling=Own()),
+    "own scaling": lambda: path_of(parameter(3), scaling=CustomScaling()),
     "subclass of a scaling": lambda: path_of(parameter(3), scaling=MyAdam()),
     "tensor subclass": lambda: path_of(torch.ones(3).as_subclass(Wrapped)),
 }
@@ -68,23 +68,23 @@ C = {
 
 
 @pytest.mark.parametrize("case", LOOP)
-def test_the_loop_serves(case):
+def test_loop_is_chosen(case):
     assert LOOP[case]() == "loop"
 
 
 @pytest.mark.parametrize("case", FOREACH)
-def test_foreach_serves(case):
+def test_foreach_is_chosen(case):
     assert FOREACH[case]() == "foreach"
 
 
 @needs_c
 @pytest.mark.parametrize("case", C)
-def test_the_c_step_serves(case):
+def test_c_step_is_chosen(case):
     assert C[case]() == "c"
 
 
-def test_a_group_of_all_kinds_takes_every_path(monkeypatch):
-    """And gives what the loop gives."""
+def test_mixed_group_uses_every_path(monkeypatch):
+    """The result equals that of the loop."""
     taken = set()
     for module, name in ((compiled, "step"), (dispatch, "foreach_group")):
         f = getattr(module, name)
@@ -107,8 +107,8 @@ def test_a_group_of_all_kinds_takes_every_path(monkeypatch):
     assert expected <= taken
 
 
-def test_adam_plus_takes_one_path_for_all(monkeypatch):
-    """Its norm is over the group: one complex parameter puts all of them on the loop."""
+def test_adam_plus_uses_one_path_for_the_group(monkeypatch):
+    """The norm is taken over the group, so one complex parameter moves all parameters to the loop."""
     ends = []
     for implementation in ("auto", "loop"):
         xs = [torch.nn.Parameter(normal((4,), dtype, 0)) for dtype in (torch.float32, torch.complex64)]
@@ -121,9 +121,17 @@ def test_adam_plus_takes_one_path_for_all(monkeypatch):
         assert torch.equal(a, b)
 
 
-WISHES = [
-    ("c", {"params": [parameter(3)], "scaling": Own()}, r"'c': the scaling Own is not one of Table 2"),
-    ("foreach", {"params": [parameter(3)], "scaling": Own()}, r"'foreach': the scaling Own is not one of Table 2"),
+REQUESTS = [
+    (
+        "c",
+        {"params": [parameter(3)], "scaling": CustomScaling()},
+        r"'c': the scaling CustomScaling is not one of Table 2",
+    ),
+    (
+        "foreach",
+        {"params": [parameter(3)], "scaling": CustomScaling()},
+        r"'foreach': the scaling CustomScaling is not one of Table 2",
+    ),
     ("foreach", {"params": [torch.ones(3)], "differentiable": True}, r"differentiable=True needs the graph"),
     (
         "foreach",
@@ -132,7 +140,7 @@ WISHES = [
     ),
     ("foreach", {"params": [torch.ones(3).as_subclass(Wrapped)]}, r"Wrapped is a tensor subclass"),
 ]
-C_WISHES = [
+C_REQUESTS = [
     ("c", {"params": [parameter(2, device="meta")]}, r"needs CPU memory, and the parameter is on meta"),
     (
         "c",
@@ -143,20 +151,20 @@ C_WISHES = [
 ]
 
 
-@pytest.mark.parametrize(("wish", "group", "text"), WISHES)
-def test_a_wish_that_cannot_be_served(wish, group, text):
+@pytest.mark.parametrize(("wish", "group", "text"), REQUESTS)
+def test_unsupported_request(wish, group, text):
     with pytest.raises(ValueError, match=text):
         semaopt.ASA([group], implementation=wish)
 
 
 @needs_c
-@pytest.mark.parametrize(("wish", "group", "text"), C_WISHES)
-def test_a_wish_that_the_c_step_cannot_serve(wish, group, text):
+@pytest.mark.parametrize(("wish", "group", "text"), C_REQUESTS)
+def test_request_unsupported_by_the_c_step(wish, group, text):
     with pytest.raises(ValueError, match=text):
         semaopt.ASA([group], implementation=wish)
 
 
-def test_an_unknown_wish():
+def test_unknown_implementation():
     with pytest.raises(
         ValueError, match=r"implementation='cuda' is invalid: it must be one of 'auto', 'c', 'foreach', 'loop'"
     ):
@@ -164,7 +172,7 @@ def test_an_unknown_wish():
 
 
 @needs_c
-def test_a_wish_that_is_lost_later_is_refused_before_anything_moves():
+def test_request_that_becomes_unsupported_is_refused_before_any_change():
     xs = [parameter(3), parameter(3)]
     optimizer = semaopt.ASA([{"params": xs[:1]}, {"params": xs[1:], "implementation": "c"}])
     for x in xs:
@@ -177,8 +185,8 @@ def test_a_wish_that_is_lost_later_is_refused_before_anything_moves():
     assert torch.equal(xs[0], before[0])
 
 
-def test_a_state_of_another_dtype_goes_to_the_loop():
-    """A model cast after its first step: the averages stay what they were."""
+def test_state_of_another_dtype_uses_the_loop():
+    """Casting a model after its first step does not change the dtype of the averages."""
     x = parameter(3)
     optimizer = semaopt.ASA([x])
     x.grad = torch.ones(3)
@@ -202,7 +210,7 @@ def test_gradients_of_another_dtype():
     assert torch.equal(optimizer.state[x]["v"], torch.full((3,), 2**-10))
 
 
-def test_the_checkpoint_does_not_choose_the_path():
+def test_checkpoint_does_not_change_the_implementation():
     first, second = (semaopt.ASA([parameter(3)], implementation=wish) for wish in ("loop", "foreach"))
     second.load_state_dict(first.state_dict())
     assert second.param_groups[0]["implementation"] == "foreach"
@@ -210,7 +218,7 @@ def test_the_checkpoint_does_not_choose_the_path():
 
 @pytest.fixture
 def without_library(monkeypatch):
-    """As if semaopt had been installed without a compiler."""
+    """Simulate an installation without a compiler."""
     missing = loader.Availability(False, "the C step is not compiled: no C compiler: 'cc' was not found; install one")
     for module in (loader, dispatch, compiled):
         monkeypatch.setattr(module, "library", lambda: None)
@@ -221,7 +229,7 @@ def without_library(monkeypatch):
     dispatch._warn_once.cache_clear()
 
 
-def test_without_the_library_everything_works_and_it_is_said_once(without_library, caplog):
+def test_without_the_library_everything_works_and_is_logged_once(without_library, caplog):
     with caplog.at_level(logging.WARNING, logger="semaopt"):
         for _ in range(2):
             x = parameter(3)
@@ -234,6 +242,6 @@ def test_without_the_library_everything_works_and_it_is_said_once(without_librar
     assert re.fullmatch(r"semaopt: the C step is not compiled: .* was not found; .*take longer", record.getMessage())
 
 
-def test_without_the_library_the_wish_for_it_says_why(without_library):
+def test_requesting_the_missing_library_gives_the_reason(without_library):
     with pytest.raises(ValueError, match=r"implementation='c': the C step is not compiled: no C compiler: 'cc'"):
         semaopt.ASA([parameter(1)], implementation="c")

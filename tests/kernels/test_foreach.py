@@ -1,4 +1,4 @@
-"""The foreach path equals the loop, in eager mode and compiled."""
+"""Equality of the foreach path and the loop, in eager mode and under torch.compile."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.kernels.common import CLOSE, OPTIONS, SCALINGS, assert_agree, normal,
 @pytest.mark.parametrize("dtype", CLOSE, ids=str)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("scaling", SCALINGS)
-def test_it_equals_the_loop(scaling, options, dtype):
+def test_foreach_equals_loop(scaling, options, dtype):
     pair = (trained(path, dtype, scaling, **options) for path in ("foreach", "loop"))
     assert_agree(*pair, **CLOSE[dtype])
 
 
-def test_mixed_dtypes_and_strides_of_one_group():
+def test_group_with_mixed_dtypes_and_strides():
     def start():
         xs = [normal((5, i), dtype, i) for i in range(5) for dtype in CLOSE]
         return [torch.nn.Parameter(x[:, ::2]) for x in xs]
@@ -29,7 +29,7 @@ def test_mixed_dtypes_and_strides_of_one_group():
         )
 
 
-def test_every_scaling_of_the_table_has_its_row():
+def test_every_scaling_has_a_foreach_row():
     assert set(foreach.SCALINGS) == set(semaopt.scalings.BY_NAME.values())
 
 
@@ -44,8 +44,8 @@ def test_every_scaling_of_the_table_has_its_row():
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_compiled_it_equals_the_loop(scaling, hyper, monkeypatch):
-    """One graph for all parameters; a new learning rate in a tensor needs no new one."""
+def test_compiled_foreach_equals_loop(scaling, hyper, monkeypatch):
+    """All parameters share one graph, and a new tensor learning rate does not cause a recompilation."""
     taken = []
     monkeypatch.setattr(dispatch, "foreach_group", lambda *args: (taken.append(1), foreach.foreach_group(*args)))
     torch._dynamo.reset()
@@ -64,7 +64,7 @@ def test_compiled_it_equals_the_loop(scaling, hyper, monkeypatch):
     assert taken, "the trace took another path"
 
 
-def test_a_bound_of_s_is_not_rounded_to_float32():
+def test_bounds_of_s_are_not_rounded_to_float32():
     x = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
     optimizer = semaopt.ASA([x], lr=1.0, beta=0.0, scaling="shb", clip_scaling=(0.3, 0.7), implementation="foreach")
     x.grad = torch.ones_like(x)
@@ -72,13 +72,13 @@ def test_a_bound_of_s_is_not_rounded_to_float32():
     assert x.item() == pytest.approx(0.3, abs=1e-15)
 
 
-class Own(semaopt.scalings.AdaFom):
-    """No row of the table: it takes the loop, compiled too."""
+class CustomScaling(semaopt.scalings.AdaFom):
+    """A scaling without a foreach row, which uses the loop even when compiled."""
 
 
 @pytest.mark.parametrize("corrected", [False, True])
-@pytest.mark.parametrize("scaling", [*SCALINGS, Own()], ids=str)
-def test_traced_in_float64_no_rate_is_rounded_to_float32(scaling, corrected):
+@pytest.mark.parametrize("scaling", [*SCALINGS, CustomScaling()], ids=str)
+def test_rates_traced_in_float64_are_not_rounded_to_float32(scaling, corrected):
     torch._dynamo.reset()
     results = []
     for trace in (lambda step: torch.compile(step, backend="eager"), lambda step: step):
@@ -92,8 +92,8 @@ def test_traced_in_float64_no_rate_is_rounded_to_float32(scaling, corrected):
     torch.testing.assert_close(*results, rtol=1e-14, atol=1e-15)
 
 
-def test_a_float32_rate_does_not_round_the_decay_of_float64_parameters():
-    """1 - eta * decay is traced in float64, as it is computed without a trace."""
+def test_float32_rate_does_not_round_the_decay_of_float64_parameters():
+    """1 - eta * decay is traced in float64, the dtype used in eager mode."""
     torch._dynamo.reset()
     results = []
     for trace in (lambda step: torch.compile(step, backend="eager"), lambda step: step):

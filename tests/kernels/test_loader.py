@@ -1,4 +1,4 @@
-"""The library is found, or it is said why not."""
+"""Loading of the compiled library, and the reason reported if it is unavailable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.kernels.common import needs_c
 from tests.sources import copy_sources
 
 
-def test_availability_is_a_truth_value_and_a_sentence():
+def test_availability_has_a_truth_value_and_a_reason():
     available = semaopt.kernels.available()
     assert bool(available) == (loader.library() is not None)
     assert str(available) == available.reason
@@ -27,7 +27,7 @@ def test_availability_is_a_truth_value_and_a_sentence():
 
 
 @needs_c
-def test_it_uses_the_threads_of_torch():
+def test_library_uses_the_threads_of_torch():
     assert "omp" in loader.library().runtime.lower()
     needed = subprocess.run(["readelf", "-d", loader.LIBRARY], capture_output=True, text=True, check=False).stdout
     assert "omp" not in needed, "a runtime of its own would be a second pool of threads"
@@ -37,10 +37,12 @@ def test_it_uses_the_threads_of_torch():
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other machines have one instruction set here")
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump is not installed")
 @pytest.mark.parametrize(("isa", "register"), [("avx2", "ymm"), ("avx512", "zmm"), ("portable", "xmm")])
-def test_every_instruction_set_is_compiled_to_its_own_vectors(isa, register):
-    """Also on a machine that cannot run it; and nowhere is a product contracted with a sum, which rounds otherwise."""
-    told = subprocess.run(["objdump", "-d", loader.LIBRARY], capture_output=True, text=True, check=True).stdout
-    functions = [part for part in told.split("\n\n") if re.search(rf"<adam_\w+_{isa}>:", part.partition("\n")[0])]
+def test_each_instruction_set_uses_its_own_vector_registers(isa, register):
+    """No product is fused with a sum, which would round differently. The machine need not support the set."""
+    disassembly = subprocess.run(["objdump", "-d", loader.LIBRARY], capture_output=True, text=True, check=True).stdout
+    functions = [
+        part for part in disassembly.split("\n\n") if re.search(rf"<adam_\w+_{isa}>:", part.partition("\n")[0])
+    ]
     assert len(functions) == 5, "one for each storage"
     for function in functions:
         assert re.search(rf"vsqrtp[sd].*{register}" if isa != "portable" else r"sqrtp[sd].*xmm", function)
@@ -49,7 +51,7 @@ def test_every_instruction_set_is_compiled_to_its_own_vectors(isa, register):
         assert not any("ymm" in function for function in functions)
 
 
-def fresh(monkeypatch, **paths):
+def reload(monkeypatch, **paths):
     loader._load.cache_clear()
     monkeypatch.setattr(loader, "_load", loader._load.__wrapped__)
     for name, path in paths.items():
@@ -57,38 +59,40 @@ def fresh(monkeypatch, **paths):
     return loader.available()
 
 
-def test_a_failed_build_tells_its_reason(monkeypatch, tmp_path):
+def test_failed_build_reports_its_reason(monkeypatch, tmp_path):
     (tmp_path / "failed").write_text("no C compiler: 'cc' was not found\n")
-    said = fresh(monkeypatch, LIBRARY=tmp_path / "none", FAILURE=tmp_path / "failed")
-    assert not said
-    assert str(said).startswith("the C step is not compiled: no C compiler: 'cc' was not found; install a C compiler")
+    availability = reload(monkeypatch, LIBRARY=tmp_path / "none", FAILURE=tmp_path / "failed")
+    assert not availability
+    assert str(availability).startswith(
+        "the C step is not compiled: no C compiler: 'cc' was not found; install a C compiler"
+    )
 
 
 def test_sources_that_were_never_built(monkeypatch, tmp_path):
-    said = fresh(monkeypatch, LIBRARY=tmp_path / "none", FAILURE=tmp_path / "none")
-    assert "this copy of semaopt was never built" in str(said)
+    availability = reload(monkeypatch, LIBRARY=tmp_path / "none", FAILURE=tmp_path / "none")
+    assert "this copy of semaopt was never built" in str(availability)
 
 
-def test_a_broken_library(monkeypatch, tmp_path):
+def test_broken_library(monkeypatch, tmp_path):
     (tmp_path / "broken").write_text("not a library")
-    said = fresh(monkeypatch, LIBRARY=tmp_path / "broken")
-    assert not said
-    assert "cannot be loaded" in str(said)
+    availability = reload(monkeypatch, LIBRARY=tmp_path / "broken")
+    assert not availability
+    assert "cannot be loaded" in str(availability)
 
 
 @needs_c
-def test_a_library_of_other_sources(monkeypatch):
+def test_library_built_from_other_sources(monkeypatch):
     monkeypatch.setattr(loader, "INTERFACE", -1)
-    assert "was built from other sources; install semaopt again" in str(fresh(monkeypatch))
+    assert "was built from other sources; install semaopt again" in str(reload(monkeypatch))
 
 
-def test_it_can_be_switched_off(monkeypatch):
+def test_library_can_be_disabled(monkeypatch):
     monkeypatch.setenv(loader.SWITCH, "1")
-    assert str(fresh(monkeypatch)) == "switched off by SEMAOPT_NO_C=1"
+    assert str(reload(monkeypatch)) == "switched off by SEMAOPT_NO_C=1"
 
 
 def build(folder: Path, **environment: str) -> Path:
-    """A wheel from a copy of the sources."""
+    """Build a wheel from a copy of the sources."""
     source = copy_sources(folder / "source")
     command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", folder, source]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
@@ -97,7 +101,7 @@ def build(folder: Path, **environment: str) -> Path:
     return wheel
 
 
-def test_without_a_compiler_the_install_works_and_says_why(tmp_path):
+def test_install_without_a_compiler_works_and_reports_the_reason(tmp_path):
     pytest.importorskip("setuptools", minversion="77")
     wheel = build(tmp_path, CC="/bin/false")
     assert wheel.name.endswith("-py3-none-any.whl")
@@ -116,7 +120,7 @@ def test_without_a_compiler_the_install_works_and_says_why(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
-def test_a_wheel_with_the_library_is_for_one_platform_and_every_python(tmp_path):
+def test_wheel_with_the_library_fits_one_platform_and_every_python(tmp_path):
     pytest.importorskip("setuptools", minversion="77")
     wheel = build(tmp_path)
     names = zipfile.ZipFile(wheel).namelist()

@@ -1,4 +1,4 @@
-"""Averages in bfloat16: rounded without bias, seeded, resumed to the bit, the same in C and in torch."""
+"""Averages in bfloat16: unbiased rounding, seeds, exact resume, agreement of C and torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def averaged(value: float, draws: int = 4096) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("value", [1.001, -3.1415926, 1e-30, 123456.7, 2.0**-126 * 1.1])
-def test_the_mean_of_what_is_stored_is_the_value(value):
+def test_stochastic_rounding_is_unbiased(value):
     exact = torch.tensor(value).item()  # in float32
     stored = averaged(value).double()
     below, above = stored.min().item(), stored.max().item()
@@ -35,7 +35,7 @@ def test_the_mean_of_what_is_stored_is_the_value(value):
     assert error < 4 * math.sqrt(p * (1 - p) / len(stored))
 
 
-def test_what_bf16_can_hold_is_stored_exactly():
+def test_bf16_values_are_stored_exactly():
     for value in (0.0, -0.0, 1.5, -(2.0**-130), math.inf, -math.inf, 3.3895313892515355e38):
         assert averaged(value).unique().tolist() == [value]
     assert averaged(math.nan).isnan().all()
@@ -57,13 +57,13 @@ def test_random_bits_are_uniform_and_differ_between_steps_and_parameters():
         for byte in (h >> 8, h & 0xFF):
             counts = torch.bincount(byte, minlength=256).double()
             assert ((counts - 256) ** 2 / 256).sum() < 256 + 5 * math.sqrt(512), "chi-square of a byte"
-    # Also between neighbours: an average must not go up and down in step with the one beside it.
+    # Adjacent elements differ too: their rounding errors must not be correlated.
     stacked = torch.stack([h.double() for h in bits] + [h.double().roll(by) for h in bits for by in (1, 2, 3, 64)])
     correlations = torch.corrcoef(stacked) - torch.eye(len(stacked))
     assert correlations.abs().max() < 5 / 256
 
 
-def test_the_hash_is_that_of_splitmix64():
+def test_hash_is_splitmix64():
     assert rounding.splitmix64(0) % 2**64 == 0xE220A8397B1DCDAF  # the first output of splitmix64 from seed 0
     assert rounding.splitmix64(torch.tensor(0)).item() % 2**64 == 0xE220A8397B1DCDAF
 
@@ -71,8 +71,8 @@ def test_the_hash_is_that_of_splitmix64():
 @pytest.mark.parametrize("dtype", [torch.float32, BF16], ids=str)
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("path", [pytest.param("c", marks=needs_c), "foreach"])
-def test_every_path_rounds_alike(path, scaling, dtype):
-    """The same bits are drawn, so the stores differ only where a float32 result differs in its last bit."""
+def test_paths_round_alike(path, scaling, dtype):
+    """All paths use the same random bits, so results differ only where a float32 value differs in its last bit."""
     for options in OPTIONS:
         mine, loop = (trained(p, dtype, scaling, state_dtype=BF16, **options) for p in (path, "loop"))
         for x, y in zip(mine[0], loop[0], strict=True):
@@ -88,7 +88,7 @@ def test_every_path_rounds_alike(path, scaling, dtype):
 
 @needs_c
 @pytest.mark.parametrize("isa", isas())
-def test_every_instruction_set_and_thread_count_rounds_alike(isa):
+def test_instruction_sets_and_thread_counts_round_alike(isa):
     lib, threads = library(), torch.get_num_threads()
     before = lib.isa
     big = ((200_003,), (100, 7))
@@ -105,7 +105,7 @@ def test_every_instruction_set_and_thread_count_rounds_alike(isa):
 
 
 @pytest.mark.parametrize("path", ["auto", "loop"])
-def test_it_resumes_to_the_bit(path):
+def test_resume_is_bit_exact(path):
     def advance(xs, optimizer, steps):
         for k in steps:
             for i, x in enumerate(xs):
@@ -127,7 +127,7 @@ def test_it_resumes_to_the_bit(path):
     assert all(optimizer.state[x]["v"].dtype == BF16 for x in xs)
 
 
-def test_seeds_differ_and_repeat():
+def test_seeds_are_distinct_and_reproducible():
     def end(seed):
         return trained("auto", torch.float32, state_dtype=BF16, rounding_seed=seed)
 
@@ -136,7 +136,7 @@ def test_seeds_differ_and_repeat():
     assert any(not torch.equal(a["v"], b["v"]) for a, b in zip(x.values(), y.values(), strict=True))
 
 
-def test_a_checkpoint_keeps_to_the_dtype_of_the_optimizer_that_loads_it():
+def test_loaded_state_takes_the_state_dtype_of_the_optimizer():
     for writer, reader in ((None, BF16), (BF16, None)):
         xs, first = trained("auto", torch.float32, state_dtype=writer)
         second = semaopt.ASA([x.detach().clone().requires_grad_() for x in xs], state_dtype=reader)
@@ -150,8 +150,8 @@ def test_a_checkpoint_keeps_to_the_dtype_of_the_optimizer_that_loads_it():
         second.step()
 
 
-def test_small_steps_add_up_where_rounding_to_the_nearest_stands_still():
-    """gamma = 1e-3 moves v by less than half a unit in each step; its mean follows all the same."""
+def test_small_steps_add_up_where_nearest_rounding_stalls():
+    """gamma = 1e-3 moves v by less than half a unit per step, but the mean of v still follows."""
     x = torch.nn.Parameter(torch.zeros(4000))
     optimizer = semaopt.ASA([x], lr=0.0, beta=0.999, scaling="shb", state_dtype=BF16, bias_correction=False)
     x.grad = torch.ones(4000)
@@ -191,14 +191,14 @@ def test_other_parameters_are_refused(dtype):
         )
 
 
-def test_the_seed_is_a_whole_number():
+def test_seed_must_be_an_integer():
     with pytest.raises(ValueError, match=r"rounding_seed=0\.5 is invalid: it must be a whole number"):
         semaopt.ASA([torch.nn.Parameter(torch.ones(1))], rounding_seed=0.5)
 
 
 @pytest.mark.parametrize("implementation", [pytest.param("c", marks=needs_c), "foreach", "loop"])
-def test_steps_are_counted_beyond_two_to_the_24(implementation):
-    """A float32 counter stops there: every later step would round with the same bits, and AdaFom's mean forget."""
+def test_step_counter_exceeds_two_to_the_24(implementation):
+    """A float32 counter would stop there: rounding would reuse its bits, and AdaFom's mean would be wrong."""
     x = torch.nn.Parameter(torch.zeros(256))
     optimizer = semaopt.ASA(
         [x], lr=0.0, beta=0.5, scaling="adafom", state_dtype=torch.bfloat16, implementation=implementation

@@ -1,6 +1,6 @@
-"""Optimizers that step at once in threads take the steps that each takes alone, to the bit.
+"""Concurrent optimizer steps in several threads equal sequential steps bitwise.
 
-The C step lets other threads run while it computes, and keeps scratch tables by the first parameter of a group.
+The C step releases the GIL while it computes and keeps a scratch table for the first parameter of each group.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from tests.common.test_suite import run, values
 from tests.kernels.common import SCALINGS, assert_agree, needs_c, normal, trained
 
 THREADS = 8
-LARGE = (30_001, 7, 70_000)  # beyond what the C step computes without letting go of the interpreter
+LARGE = (30_001, 7, 70_000)  # large enough for the C step to release the GIL
 
 
 @pytest.fixture(autouse=True)
-def _often():
-    """Let the interpreter change threads a hundred times as often."""
+def _frequent_thread_switches():
+    """Make the interpreter switch threads a hundred times as often."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(before / 100)
     yield
     sys.setswitchinterval(before)
 
 
-def at_once(work, count=THREADS):
-    """``work(i)`` in so many threads that start together; what they return, or what one of them raises."""
+def run_concurrently(work, count=THREADS):
+    """Run ``work(i)`` in ``count`` threads that start together, and return the results or raise the first error."""
     start, results, errors = threading.Barrier(count), [None] * count, []
 
     def enter(i):
         try:
             start.wait()
             results[i] = work(i)
-        except BaseException as error:  # shown by the test, in whichever thread it was
+        except BaseException as error:  # raised again in the main thread
             errors.append(error)
 
     threads = [threading.Thread(target=enter, args=(i,)) for i in range(count)]
@@ -55,22 +55,22 @@ def large(seed=0):
     return [torch.nn.Parameter(normal((n,), torch.float32, seed + i)) for i, n in enumerate(LARGE)]
 
 
-def worked(i):
-    """Some steps with a scaling, a path and options of its own."""
+def train_one(i):
+    """Train with the scaling and options of thread i."""
     hyper = {"bias_correction": i % 2 == 0, "weight_decay": 0.1 * (i % 3)}
     return trained("auto", torch.float32, SCALINGS[i % len(SCALINGS)], xs=large(i), steps=8, **hyper)
 
 
 @pytest.mark.parametrize("most", [256, 2, 0])
-def test_eight_at_once_are_eight_alone(most, monkeypatch):
-    """Also where the tables of some are thrown away while others compute."""
-    alone = [worked(i) for i in range(THREADS)]
+def test_concurrent_steps_equal_sequential_steps(most, monkeypatch):
+    """Small limits evict the tables of some threads while others compute."""
+    alone = [train_one(i) for i in range(THREADS)]
     monkeypatch.setattr(compiled, "MOST_TABLES", most)
-    for one, other in zip(alone, at_once(worked), strict=True):
+    for one, other in zip(alone, run_concurrently(train_one), strict=True):
         assert_agree(one, other)
 
 
-def test_every_method_at_once():
+def test_every_method_runs_concurrently():
     def work(i):
         results = []
         for method in METHODS[i::THREADS]:
@@ -80,14 +80,14 @@ def test_every_method_at_once():
         return results
 
     alone = [work(i) for i in range(THREADS)]
-    for mine, others in zip(alone, at_once(work), strict=True):
+    for mine, others in zip(alone, run_concurrently(work), strict=True):
         for left, right in zip(mine, others, strict=True):
             assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
 @needs_c
-def test_groups_that_begin_with_one_parameter():
-    """Threads that share their first parameter race for its values, and for nothing else: the others are as alone."""
+def test_groups_with_the_same_first_parameter():
+    """Threads that share a first parameter race only for its values: all other parameters are unaffected."""
 
     def work(shared, i):
         sizes = (30_000, 50_000) if i % 2 else (90_000, 11, 25_000)
@@ -106,13 +106,13 @@ def test_groups_that_begin_with_one_parameter():
         alone.append(work(x, i))
     shared = torch.nn.Parameter(torch.zeros(3))
     shared.grad = torch.ones(3)
-    for mine, others in zip(alone, at_once(lambda i: work(shared, i)), strict=True):
+    for mine, others in zip(alone, run_concurrently(lambda i: work(shared, i)), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(mine, others, strict=True))
 
 
 @needs_c
-def test_a_parameter_in_the_place_of_a_dead_one():
-    """Tables are found by identity, and a new tensor may have that of a dead one: it only inherits scratch memory."""
+def test_parameter_that_reuses_the_id_of_a_deleted_one():
+    """Tables are keyed by id, which a new tensor may reuse: it inherits only scratch memory."""
     for k in range(20):
         shapes = ((40_000,), (3,)) if k % 2 else ((2,), (50_000,), (5,))
         xs = [torch.nn.Parameter(normal(shape, torch.float32, k)) for shape in shapes]

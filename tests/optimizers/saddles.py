@@ -1,4 +1,4 @@
-"""Quadratic saddles with known constants, many seeds at once as rows of the variables."""
+"""Quadratic saddle problems with known constants; each row of the variables is one seed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Saddle:
 
     @property
     def lam(self) -> float:
-        """Strong concavity, or the dual PL constant where C is singular: the least positive eigenvalue of C."""
+        """Smallest positive eigenvalue of C: the strong concavity or, for singular C, the dual PL constant."""
         values = torch.linalg.eigvalsh(self.C)
         return values[values > 1e-10].min().item()
 
@@ -49,7 +49,7 @@ class Saddle:
         return x @ self.B @ torch.linalg.pinv(self.C)
 
     def sample_(self, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
-        """Unbiased gradients of variance sigma^2 per row, into ``.grad``."""
+        """Write unbiased gradients with variance sigma^2 per row to ``.grad``."""
         noise = [
             torch.randn(z.shape, generator=generator, dtype=z.dtype) * self.sigma / math.sqrt(z.shape[-1])
             for z in (x, y)
@@ -60,7 +60,7 @@ class Saddle:
 
 
 def saddle(kappa: float, sigma: float, rank_deficient: bool = False, dtype: torch.dtype = torch.float64) -> Saddle:
-    """Nonconvex in x; the condition number of the maximization is about ``kappa``."""
+    """Return a saddle that is nonconvex in x; the maximization has a condition number of about ``kappa``."""
     dim, generator = 6, torch.Generator().manual_seed(1)
     Q, P = (torch.linalg.qr(torch.randn(dim, dim, generator=generator, dtype=torch.float64)).Q for _ in range(2))
     curvature = torch.linspace(1 / kappa, 1.0, dim, dtype=torch.float64)
@@ -78,7 +78,7 @@ def saddle(kappa: float, sigma: float, rank_deficient: bool = False, dtype: torc
 
 @dataclass(frozen=True)
 class Plan:
-    """Rates that meet the conditions of section:PDAda, and its bound."""
+    """Rates that satisfy the conditions of section:PDAda, and the bound they give."""
 
     eta_x: float
     eta_y: float
@@ -91,7 +91,7 @@ class Plan:
 
 
 def plan(f: Saddle, T: int, x: Tensor, y: Tensor, c_l: float = 1.0, c_u: float = 1.0, dual_pl: bool = False) -> Plan:
-    """The least bound over a grid of rates within the conditions; f is at its starting point (x, y)."""
+    """Return the plan with the smallest bound on a grid of allowed rates; f starts at (x, y)."""
     halves = [2.0**-j for j in range(12)]
     # eta_y <= lam/L_f^2 (not lam, as lem:03_1 says), half of that under the dual PL condition; gamma < 1/4.
     cap_y = f.lam / (2 if dual_pl else 1) / f.lipschitz**2
@@ -106,10 +106,10 @@ def _plan(f, T, x, y, bounds, dual_pl, eta_y, gamma) -> Plan:
     eta_x = math.sqrt(c_l / c_u**3) * min(eta_y * lam / (48 * L_f * kappa), gamma / (8 * L_F))
     eta_x = min(eta_x, c_l / (2 * L_F * c_u**2))
     ratio, sigma2 = c_u / c_l, f.sigma**2
-    # v_1 = g_0, so the tracking error starts with the noise and the error of y_0.
+    # v_1 = g_0, so the initial tracking error is the noise plus the error of y_0.
     d_y = (y - f.best(x)).square().sum(-1).mean().item()
     d_x = sigma2 + L_f**2 * d_y
-    twice = 2 if dual_pl else 1  # lem:03_withoutSC has eta_y lam / 4 for the eta_y lam / 2 of lem:03
+    twice = 2 if dual_pl else 1  # lem:03_withoutSC has eta_y lam / 4 where lem:03 has eta_y lam / 2
     terms = {
         "descent": 2 * f.value(x).mean().item() / (eta_x * c_l * T),
         "tracking": 2 * ratio * d_x / (gamma * T),

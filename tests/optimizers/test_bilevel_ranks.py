@@ -1,4 +1,4 @@
-"""Ranks with half of each batch take the step of one process on the joint batch."""
+"""Equality of two ranks with half of each batch and one process with the whole batch."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from torch import nn
 import semaopt
 from semaopt.hypergradient import CG, Exact, Neumann, NeumannSeries
 
-pytestmark = pytest.mark.slow  # two new processes import torch
+pytestmark = pytest.mark.slow  # starts two processes that import torch
 
 METHODS = {
     "SMB[tracked, adam]": lambda x, y, **o: semaopt.SMB(x, y, lr=0.05, lower_lr=0.3, scaling="adam", **o),
@@ -22,8 +22,8 @@ METHODS = {
 }
 
 
-class Bed:
-    """Weighted regression; call number i of a closure takes batch i, of which a rank sees every other example."""
+class WeightedRegression:
+    """Regression with learned weights: closure call i uses batch i, and each rank sees every other example."""
 
     def __init__(self, rank=None):
         generator = torch.Generator().manual_seed(0)
@@ -70,8 +70,8 @@ def run_scma(bed, **options):
 def work(rank, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     group = dist.group.WORLD
-    found = {name: run(Bed(rank), name, process_group=group) for name in METHODS}
-    found["SCMA"] = run_scma(Bed(rank), process_group=group)
+    found = {name: run(WeightedRegression(rank), name, process_group=group) for name in METHODS}
+    found["SCMA"] = run_scma(WeightedRegression(rank), process_group=group)
     torch.save(found, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
@@ -84,19 +84,19 @@ def ranks(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", [*METHODS, "SCMA"])
-def test_two_ranks_equal_one_process_on_the_joint_batch(ranks, name):
-    alone = run_scma(Bed()) if name == "SCMA" else run(Bed(), name)
+def test_two_ranks_equal_one_process_on_the_whole_batch(ranks, name):
+    alone = run_scma(WeightedRegression()) if name == "SCMA" else run(WeightedRegression(), name)
     for found in ranks:
         torch.testing.assert_close(found[name], alone, rtol=1e-9, atol=1e-11)
     assert all(torch.equal(a, b) for a, b in zip(ranks[0][name], ranks[1][name], strict=True)), "ranks drift apart"
 
 
 @pytest.mark.parametrize("name", ["SMB[tracked, adam]", "SMB[cg]"])
-def test_an_average_of_the_ranks_hypergradients_would_be_caught(name):
-    """Averaging after the product is another number, so the test above can fail."""
-    joint = Bed()
+def test_averaging_the_hypergradients_of_the_ranks_gives_another_result(name):
+    """Averaging after the product gives a different value, so the test above can fail."""
+    joint = WeightedRegression()
     run(joint, name)
-    halves = [Bed(rank) for rank in range(2)]
+    halves = [WeightedRegression(rank) for rank in range(2)]
     for bed in halves:
         run(bed, name)
     mean = sum(bed.x.detach() for bed in halves) / 2

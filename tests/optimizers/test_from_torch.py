@@ -1,4 +1,4 @@
-"""Conversion from torch's optimizers and back: the next 100 steps are equal to rounding."""
+"""Conversion from torch optimizers and back: the next 100 steps agree up to rounding."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def parameters(seed=0):
 
 
 def advance(optimizer, xs, steps):
-    """Take steps on seeded gradients; the last parameter has none before step 5."""
+    """Take steps on seeded gradients; the last parameter has no gradient before step 5."""
     for k in steps:
         generator = torch.Generator().manual_seed(k)
         for i, x in enumerate(xs):
@@ -52,7 +52,7 @@ def advance(optimizer, xs, steps):
 
 
 def pair(kind, options, steps):
-    """An optimizer of torch after some steps, a copy of it, and the parameters of both."""
+    """Return a torch optimizer after some steps, a copy of it, and the parameters of both."""
     xs = parameters()
     groups = [{"params": xs[:1]}, {"params": xs[1:], "lr": 0.05}]
     optimizer = kind(groups, **{"lr": 0.01, **copy.deepcopy(options)})
@@ -63,7 +63,7 @@ def pair(kind, options, steps):
 
 @pytest.mark.parametrize("steps", [0, 3, 10])
 @pytest.mark.parametrize(("kind", "options"), CASES, ids=str)
-def test_the_next_hundred_steps_agree_there_and_back(kind, options, steps):
+def test_next_hundred_steps_agree_after_both_conversions(kind, options, steps):
     optimizer, xs, other, ys = pair(kind, options, steps)
     converted = semaopt.from_torch(other)
     advance(optimizer, xs, range(steps, steps + 100))
@@ -76,7 +76,7 @@ def test_the_next_hundred_steps_agree_there_and_back(kind, options, steps):
     torch.testing.assert_close(xs, ys, rtol=1e-11, atol=1e-12)
 
 
-def test_nothing_is_shared_and_the_original_is_unchanged():
+def test_conversion_shares_nothing_and_keeps_the_original():
     optimizer, xs, *_ = pair(torch.optim.Adam, {"lr": torch.tensor(0.02)}, 3)
     before = copy.deepcopy(optimizer.state_dict())
     converted = semaopt.from_torch(optimizer)
@@ -85,7 +85,7 @@ def test_nothing_is_shared_and_the_original_is_unchanged():
     assert str(optimizer.state_dict()) == str(before)
 
 
-def test_names_and_start_rates_come_along():
+def test_names_and_initial_rates_are_converted():
     x = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([("weight", x)], lr=0.1, momentum=0.5)
     torch.optim.lr_scheduler.StepLR(optimizer, 1)
@@ -108,7 +108,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("build", "kind", "text"), REFUSED, ids=lambda value: value if isinstance(value, str) else "")
-def test_what_has_no_equivalent_here_is_refused(build, kind, text):
+def test_torch_options_without_equivalent_are_refused(build, kind, text):
     optimizer = build(nn.Parameter(torch.ones(1)))
     with pytest.raises(kind, match=text):
         semaopt.from_torch(optimizer)
@@ -123,12 +123,12 @@ BACK = [
 
 
 @pytest.mark.parametrize(("options", "text"), BACK, ids=str)
-def test_what_has_no_equivalent_in_torch_is_refused(options, text):
+def test_options_without_torch_equivalent_are_refused(options, text):
     with pytest.raises(ValueError, match=text):
         semaopt.to_torch(semaopt.ASA([nn.Parameter(torch.ones(1))], **options))
 
 
-def test_a_beta_that_has_changed_cannot_go_back():
+def test_changed_beta_cannot_be_converted_to_torch():
     x = nn.Parameter(torch.ones(1))
     optimizer = semaopt.ASA([x])
     x.grad = torch.ones(1)
@@ -139,6 +139,6 @@ def test_a_beta_that_has_changed_cannot_go_back():
         semaopt.to_torch(optimizer)
 
 
-def test_only_asa_goes_back():
+def test_only_asa_converts_to_torch():
     with pytest.raises(TypeError, match=r"to_torch\(SGD\) is not possible"):
         semaopt.to_torch(torch.optim.SGD([nn.Parameter(torch.ones(1))]))

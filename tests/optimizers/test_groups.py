@@ -1,4 +1,4 @@
-"""Torch's schedulers that cycle a momentum of their own."""
+"""Rejection of torch schedulers that cycle the momentum themselves."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def make():
     ],
     ids=["OneCycleLR", "CyclicLR"],
 )
-def test_a_momentum_of_the_schedulers_own_is_refused(schedule):
+def test_momentum_cycling_schedulers_are_refused(schedule):
     with pytest.raises(
         ValueError, match=r"the momentum of this optimizer.*group\['beta'\]\. Pass cycle_momentum=False"
     ):

@@ -1,4 +1,4 @@
-"""The wrapper around a step does what torch's does, for those who listen."""
+"""Profiler records and step hooks, which must work as in torch."""
 
 import pytest
 import torch
@@ -13,14 +13,14 @@ def start(kind=semaopt.ASA):
     return kind([x])
 
 
-def test_the_profiler_sees_the_step():
+def test_profiler_records_the_step():
     optimizer = start()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         optimizer.step()
     assert "Optimizer.step#ASA.step" in {event.key for event in profile.key_averages()}
 
 
-def test_hooks_of_one_and_of_all_optimizers_run_once():
+def test_local_and_global_hooks_run_once():
     optimizer, seen = start(), []
     handles = [
         register_optimizer_step_pre_hook(lambda *_: seen.append("all before")),
@@ -46,7 +46,7 @@ def test_hooks_of_one_and_of_all_optimizers_run_once():
             handle.remove()
 
 
-def test_a_hook_may_change_the_arguments_and_nothing_else():
+def test_hook_may_only_change_the_arguments():
     optimizer, calls = start(), []
     handle = optimizer.register_step_pre_hook(
         lambda self, args, kwargs: ((self,), {"closure": lambda: calls.append(1)})
@@ -61,7 +61,7 @@ def test_a_hook_may_change_the_arguments_and_nothing_else():
         optimizer.step()
 
 
-def test_hooks_run_under_a_profiler_too():
+def test_hooks_run_under_a_profiler():
     optimizer, seen = start(), []
     optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
     optimizer.register_step_post_hook(lambda *_: seen.append("after"))
@@ -71,7 +71,7 @@ def test_hooks_run_under_a_profiler_too():
     assert seen == ["before", "after"]
 
 
-def test_a_subclass_with_its_own_step_has_hooks_too():
+def test_subclass_with_its_own_step_has_hooks():
     class Own(semaopt.ASA):
         def step(self, closure=None):
             return super().step(closure)
@@ -82,9 +82,9 @@ def test_a_subclass_with_its_own_step_has_hooks_too():
     assert seen, "torch wraps the step of a subclass itself"
 
 
-def test_a_scheduler_still_sees_that_a_step_was_taken():
+def test_scheduler_detects_that_a_step_was_taken():
     optimizer = start()
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     optimizer.step()
-    schedule.step()  # warns if no step came before
+    schedule.step()  # warns if no optimizer step was taken before
     assert optimizer.param_groups[0]["lr"] == 1e-4

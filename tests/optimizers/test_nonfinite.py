@@ -1,4 +1,4 @@
-"""What ``on_nonfinite`` finds, what it says, and where it looks."""
+"""Detection, messages and scope of ``on_nonfinite``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch import nn
 import semaopt
 from semaopt.optimizers._nonfinite import _SMALL, all_finite
 from tests.common.registry import METHODS, bilevel
-from tests.common.test_nonfinite import assert_unchanged, everything
+from tests.common.test_nonfinite import assert_unchanged, snapshot
 from tests.common.test_suite import assert_same, run, values
 
-INSIDE = [method for method in METHODS if method.advance is bilevel and "on_nonfinite" not in method.lacks]
+BILEVEL_METHODS = [method for method in METHODS if method.advance is bilevel and "on_nonfinite" not in method.lacks]
 
 
 def network(**options):
@@ -38,7 +38,7 @@ def backward(model, bad=None):
     return loss
 
 
-def test_the_error_names_the_parameter():
+def test_error_names_the_parameter():
     model, optimizer = network(on_nonfinite="error")
     backward(model, torch.tensor([math.nan, math.inf, -math.inf]))
     before = [x.clone() for x in model.parameters()]
@@ -48,11 +48,11 @@ def test_the_error_names_the_parameter():
     )
     with pytest.raises(RuntimeError, match=text):
         optimizer.step()
-    assert_same(before, model.parameters())  # group 0 had a gradient in order
+    assert_same(before, model.parameters())  # group 0 had a finite gradient
     assert not optimizer.state
 
 
-def test_the_error_without_names_and_with_more_of_them():
+def test_error_for_unnamed_and_for_several_parameters():
     xs = [nn.Parameter(torch.zeros(2)) for _ in range(3)]
     optimizer = semaopt.ASA(xs, on_nonfinite="error")
     for x in xs[1:]:
@@ -63,14 +63,14 @@ def test_the_error_without_names_and_with_more_of_them():
         optimizer.step()
 
 
-def test_a_closure_is_called_and_its_loss_returned():
+def test_closure_is_called_and_its_loss_returned():
     model, optimizer = network(on_nonfinite="skip")
     loss = optimizer.step(lambda: backward(model, math.nan))
     assert torch.equal(loss, backward(model))
     assert optimizer.skipped_steps == 1
 
 
-def test_without_a_policy_nobody_looks(monkeypatch):
+def test_no_policy_means_no_check(monkeypatch):
     monkeypatch.setattr("semaopt.optimizers._nonfinite.require_finite", None)
     model, optimizer = network()
     backward(model, math.nan)
@@ -79,7 +79,7 @@ def test_without_a_policy_nobody_looks(monkeypatch):
     assert optimizer.on_nonfinite is None
 
 
-def test_the_first_skip_is_said(caplog):
+def test_first_skip_is_logged(caplog):
     model, optimizer = network(on_nonfinite="skip")
     with caplog.at_level(logging.WARNING, "semaopt"):
         for _ in range(3):
@@ -91,7 +91,7 @@ def test_the_first_skip_is_said(caplog):
     assert optimizer.skipped_steps == 3
 
 
-def test_pickles_have_the_policy_and_the_count():
+def test_pickle_keeps_policy_and_count():
     model, optimizer = network(on_nonfinite="skip")
     backward(model, math.nan)
     optimizer.step()
@@ -103,8 +103,8 @@ def test_pickles_have_the_policy_and_the_count():
     "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64], ids=str
 )
 @pytest.mark.parametrize("size", [1, 7, _SMALL, 5 * _SMALL])
-def test_finite_is_finite(dtype, size):
-    """Sums overflow, elements do not; one bad element in any place is found, in either part of a complex number."""
+def test_all_finite(dtype, size):
+    """Finite elements pass even if their sum overflows; one bad element is found anywhere, also in complex numbers."""
     largest = torch.finfo(dtype).max
     g = torch.full((size,), largest, dtype=dtype)
     if dtype.is_complex:
@@ -112,13 +112,13 @@ def test_finite_is_finite(dtype, size):
     assert all_finite([g, torch.zeros(0, 3), torch.ones(3)])
     for bad in (math.nan, math.inf, -math.inf):
         for place in (0, size // 2, size - 1):
-            spoiled = g.clone()
-            (torch.view_as_real(spoiled)[:, 1] if dtype.is_complex else spoiled)[place] = bad
-            assert not all_finite([torch.ones(2), spoiled]), (bad, place)
+            bad_gradient = g.clone()
+            (torch.view_as_real(bad_gradient)[:, 1] if dtype.is_complex else bad_gradient)[place] = bad
+            assert not all_finite([torch.ones(2), bad_gradient]), (bad, place)
     assert all_finite([])
 
 
-def test_a_sparse_gradient_is_refused_as_ever():
+def test_sparse_gradient_is_refused():
     x = nn.Parameter(torch.zeros(4))
     x.grad = torch.ones(4).to_sparse()
     with pytest.raises(RuntimeError, match="does not support sparse gradients"):
@@ -127,14 +127,14 @@ def test_a_sparse_gradient_is_refused_as_ever():
 
 @pytest.mark.parametrize("bad", ["value", "curvature"])
 @pytest.mark.parametrize("when", [1, 2])
-@pytest.mark.parametrize("method", INSIDE, ids=str)
-def test_what_the_lower_level_gives_is_seen_too(method, when, bad):
-    """NaN in the last or in an earlier call of inner(): the inverse's memory and the averages are taken back."""
+@pytest.mark.parametrize("method", BILEVEL_METHODS, ids=str)
+def test_nonfinite_values_of_the_lower_level_are_detected(method, when, bad):
+    """NaN in any call of inner() restores the state of the inverse and the averages."""
     optimizer, problem = method.start(on_nonfinite="skip")
     twin = method.start()
     run(method, optimizer, problem, range(3))
     run(method, *twin, range(3))
-    before = everything(optimizer, problem)
+    before = snapshot(optimizer, problem)
     y, calls = problem.others[0], []
 
     def inner():
@@ -142,21 +142,21 @@ def test_what_the_lower_level_gives_is_seen_too(method, when, bad):
         weight = math.nan if len(calls) % when == 0 and bad == "value" else 1.0
         loss = weight * sum((z - problem.xs[0].mean()).square().sum() for z in problem.others)
         if bad == "curvature":
-            loss = loss + (y - y.detach()).abs().pow(1.5).sum()  # the gradient is 0, its derivative is not
+            loss = loss + (y - y.detach()).abs().pow(1.5).sum()  # the gradient is 0, but its derivative is not finite
         return loss
 
     optimizer.step(lambda: problem.minimize(99) + sum(z.square().sum() for z in problem.others), inner)
     if optimizer.skipped_steps == 0:
-        first_order = method.name in ("F2SA", "BOME") and bad == "curvature"  # no second derivatives
+        first_order = method.name in ("F2SA", "BOME") and bad == "curvature"  # uses no second derivatives
         assert when == 2 or first_order, "this method called inner() once"
         return
-    assert_unchanged(before, everything(optimizer, problem))
+    assert_unchanged(before, snapshot(optimizer, problem))
     run(method, optimizer, problem, range(3, 5))
     run(method, *twin, range(3, 5))
     assert_same(values(problem), values(twin[1]))
 
 
-def test_a_bound_measured_in_a_step_left_out_is_forgotten():
+def test_bound_measured_in_a_skipped_step_is_discarded():
     x, y, calls = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1)), []
 
     def inner():
@@ -173,15 +173,15 @@ def test_a_bound_measured_in_a_step_left_out_is_forgotten():
 
 
 @pytest.mark.parametrize("kind", ["SMB", "SBMA"])
-def test_an_estimate_that_overflows_takes_the_averages_back(kind):
-    """All derivatives are finite; their difference is not, when the averages and the inverse have moved already."""
+def test_overflowing_estimate_restores_the_averages(kind):
+    """All derivatives are finite, but their difference overflows after the averages and the inverse were updated."""
     x, y = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
     inverse = semaopt.hypergradient.Neumann(1, 1.0) if kind == "SBMA" else semaopt.hypergradient.TrackedSystem()
     rates = {"lr": 1e-3, "lower_lr": 1.0, "beta": 0.0}
     optimizer = getattr(semaopt, kind)(upper=[x], lower=[y], inverse=inverse, on_nonfinite="skip", **rates)
 
     def step(f_x, f_y, g_xy):
-        def outer():  # large derivatives of a loss that does not explode
+        def outer():  # a moderate loss with large derivatives
             return (f_x * (x - x.detach()) + f_y * (y - y.detach())).sum()
 
         return optimizer.step(outer, lambda: (y.square() / 2 - g_xy * x * y).sum())
@@ -196,8 +196,8 @@ def test_an_estimate_that_overflows_takes_the_averages_back(kind):
 
 @pytest.mark.parametrize("policy", ["skip", "error"])
 @pytest.mark.parametrize("kind", ["SGDMax", "AccMDA"])
-def test_a_later_call_of_the_closure_takes_the_earlier_ones_back(kind, policy):
-    """NaN in the second gradient of a step: y has ascended once, or the gradient at the last point was taken."""
+def test_nonfinite_later_closure_call_undoes_earlier_ones(kind, policy):
+    """The second gradient of a step is NaN, after y has ascended or the previous point was evaluated."""
     x, y = nn.Parameter(torch.tensor([1.0])), nn.Parameter(torch.tensor([0.5]))
     optimizer = getattr(semaopt.baselines, kind)(primal=[x], dual=[y], lr=0.1, dual_lr=0.1, on_nonfinite=policy)
     calls, bad = [], []
@@ -208,7 +208,7 @@ def test_a_later_call_of_the_closure_takes_the_earlier_ones_back(kind, policy):
         loss.backward()
         return loss
 
-    for k in (1, 2):  # at its first call, then at its second
+    for k in (1, 2):  # NaN at the first call, then at the second
         optimizer.step(closure)
         before = copy.deepcopy(optimizer.state_dict()), [x.detach().clone(), y.detach().clone()]
         bad.append(len(calls) + k)
@@ -223,7 +223,7 @@ def test_a_later_call_of_the_closure_takes_the_earlier_ones_back(kind, policy):
         assert_same(before[1], [x.detach(), y.detach()])
 
 
-def test_scma_leaves_z_alone():
+def test_scma_does_not_change_z():
     x = nn.Parameter(torch.ones(2))
     optimizer = semaopt.SCMA([x], blocks=3, on_nonfinite="skip")
     optimizer.step(lambda: x.expand(2, 2), lambda z: z.square().sum(), index=[0, 2])
@@ -254,7 +254,7 @@ def test_steps_inside_backward():
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["skip", "error"])
 def test_inside_torch_compile(policy):
-    """The look at the values breaks the graph; what is around it stays compiled."""
+    """The finiteness check breaks the graph; the code around it stays compiled."""
     torch._dynamo.reset()
     model, optimizer = network(on_nonfinite=policy)
     other, reference = network()
@@ -278,8 +278,8 @@ def test_inside_torch_compile(policy):
         torch.testing.assert_close(x, y)
 
 
-def test_a_scaler_skips_first_and_our_state_is_right():
-    """GradScaler leaves out steps that its scale made overflow; ours never sees them, and sees the ones it lets by."""
+def test_grad_scaler_skips_before_on_nonfinite():
+    """GradScaler skips steps that overflow because of its scale; on_nonfinite checks only the remaining ones."""
     model, optimizer = network(on_nonfinite="error")
     other, reference = network()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=100)
@@ -300,7 +300,7 @@ def test_a_scaler_skips_first_and_our_state_is_right():
     assert str(optimizer.state_dict()) == str(reference.state_dict())
 
 
-def test_without_parameters_there_is_nothing_to_refuse():
+def test_no_parameters_are_accepted():
     optimizer = semaopt.ASA([{"params": []}], lr=0.1, on_nonfinite="error")
     optimizer.step()
     assert optimizer.skipped_steps == 0

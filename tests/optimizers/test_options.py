@@ -1,4 +1,4 @@
-"""Options that an optimizer does not have are errors, with the equivalent where torch has another name."""
+"""Errors for unknown options, which name the equivalent of torch's option names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KINDS = {
 
 @pytest.mark.parametrize("name", EQUIVALENTS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_names_of_torch_are_errors_that_name_the_equivalent(kind, name):
+def test_torch_option_names_raise_and_name_the_equivalent(kind, name):
     value, text = EQUIVALENTS[name]
     with pytest.raises(TypeError, match=f"{kind} has no argument {name}=.*{text}"):
         KINDS[kind]({"params": [parameter()]}, **{name: value})
@@ -46,18 +46,18 @@ def test_names_of_torch_are_errors_that_name_the_equivalent(kind, name):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_unknown_key_of_a_group_is_an_error(kind):
+def test_unknown_group_key_raises(kind):
     with pytest.raises(ValueError, match=r"^wieght_decay=0\.1: .* group has no such option; it has .*lr"):
         KINDS[kind]({"params": [parameter()], "wieght_decay": 0.1})
 
 
-def test_keys_of_schedules_and_loggers_are_accepted():
+def test_keys_set_by_schedules_and_loggers_are_accepted():
     optimizer = semaopt.ASA([{"params": [parameter()], "name": "head", "initial_lr": 0.1, "max_lr": 0.2}])
     assert optimizer.param_groups[0]["name"] == "head"
 
 
 @pytest.mark.parametrize("number", [np.float32, np.float64])
-def test_numbers_of_numpy(number):
+def test_numpy_numbers_are_accepted(number):
     x, twin = parameter(), parameter()
     pair = semaopt.ASA([x], lr=number(0.125), beta=number(0.5)), semaopt.ASA([twin], lr=0.125, beta=0.5)
     for optimizer, y in zip(pair, (x, twin), strict=True):
@@ -89,7 +89,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("kind", PAIRS)
-def test_one_list_of_groups_with_roles(kind):
+def test_single_list_of_groups_with_roles(kind):
     roles = PAIRS[kind].roles
     x, y, z = parameter(), parameter(), parameter()
     groups = [
@@ -105,7 +105,7 @@ def test_one_list_of_groups_with_roles(kind):
     ]
 
 
-def test_one_list_of_groups_must_have_both_roles():
+def test_single_list_of_groups_needs_both_roles():
     with pytest.raises(TypeError, match=r"dual= is missing: pass primal= and dual=, or one list of param groups"):
         semaopt.PDAda([parameter()])
     with pytest.raises(ValueError, match=r"role='dual' is invalid: no group of the list has this role\. Add a group"):

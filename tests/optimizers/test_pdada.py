@@ -32,7 +32,7 @@ def saved(state):
 
 
 def written_out(x, y, steps, eta_x, eta_y, beta, scale, project):
-    """alg:pdadam, line by line."""
+    """Run alg:pdadam, written out line by line."""
     f, noise = saddle(4.0, sigma=0.5), torch.Generator().manual_seed(0)
     x, y, v, history = x.detach().clone(), y.detach().clone(), None, []
     for _ in range(steps):
@@ -60,7 +60,7 @@ def adafom(history):
 
 
 @pytest.mark.parametrize(("scaling", "scale"), [("shb", shb), ("adam", adam), ("adafom", adafom)])
-def test_the_box(scaling, scale):
+def test_steps_equal_the_algorithm_box(scaling, scale):
     x, y = pair()
     expected = written_out(x, y, 30, 0.05, 0.2, 0.8, scale, lambda y: y.clamp(-0.6, 0.4))
     box = projections.Box(-0.6, 0.4)
@@ -81,7 +81,7 @@ def test_pdsm_is_pdada_with_shb():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_pdsm_without_momentum_is_sgda_to_the_bit(dtype):
+def test_pdsm_without_momentum_equals_sgda_bitwise(dtype):
     ends = []
     for make in (lambda **kw: PDSM(beta=0.0, **kw), SGDA):
         x, y = pair(dtype)
@@ -136,13 +136,13 @@ def test_groups_of_every_kind():
     assert PDSM(primal=layer.parameters(), dual=iter([y])).param_groups[1]["params"] == [y]
 
 
-def test_names_on_one_side_name_the_other():
+def test_names_of_one_role_name_the_other():
     layer, y = torch.nn.Linear(2, 2), torch.nn.Parameter(torch.zeros(2))
     optimizer = PDSM(primal=layer.named_parameters(), dual=[y])
     assert [group["param_names"] for group in optimizer.param_groups] == [["weight", "bias"], ["dual.0"]]
 
 
-def test_a_group_added_later():
+def test_group_added_later():
     x, y = pair()
     a, b = pair()
     optimizer = PDSM(primal=[x], dual=[y], lr=0.05, dual_lr=0.2, beta=0.0)
@@ -213,7 +213,7 @@ def test_bad_arguments(hyper, kind, text):
         PDAda(**{"primal": [x], "dual": [y], **hyper})
 
 
-def test_a_variable_on_both_sides_is_refused():
+def test_variable_with_both_roles_is_refused():
     x, _ = pair()
     with pytest.raises(
         ValueError, match=r"shape \(3, 6\) is given twice, at group 0, position 0 and at group 1, position 0"
@@ -222,7 +222,7 @@ def test_a_variable_on_both_sides_is_refused():
 
 
 @pytest.mark.parametrize("forgotten", ["dual", "primal"])
-def test_a_side_without_gradients_is_told(forgotten):
+def test_role_without_gradients_is_reported(forgotten):
     x, y = pair()
     optimizer = PDAda(primal=[x], dual=[y])
     here, there = (x, y) if forgotten == "dual" else (y, x)
@@ -239,7 +239,7 @@ def test_a_side_without_gradients_is_told(forgotten):
     assert not torch.equal(here, before)
 
 
-def test_no_gradients_at_all_is_no_step():
+def test_no_gradients_means_no_step():
     x, y = pair()
     before = x.clone(), y.clone()
     optimizer = PDAda(primal=[x], dual=[y])
@@ -250,7 +250,7 @@ def test_no_gradients_at_all_is_no_step():
 
 
 @pytest.mark.parametrize("schedule", ["stagewise", "follow"])
-def test_schedules_move_lr_gamma_and_the_dual_lr(schedule):
+def test_schedules_set_lr_gamma_and_dual_lr(schedule):
     x, y = pair()
     optimizer = PDAda(primal=[x], dual=[y], lr=0.5, dual_lr=0.25, beta=0.5)
     if schedule == "stagewise":
@@ -262,7 +262,7 @@ def test_schedules_move_lr_gamma_and_the_dual_lr(schedule):
     assert [(g["lr"], g["beta"]) for g in optimizer.param_groups] == [(0.25, 0.75), (0.125, None)]
 
 
-def test_schedules_leave_methods_without_momentum_without():
+def test_schedules_add_no_momentum():
     x, y = pair()
     optimizer = SGDA(primal=[x], dual=[y], lr=0.5, dual_lr=0.25)
     scheduler = semaopt.schedules.Stagewise(optimizer, every=1, factor=0.5)
@@ -271,11 +271,11 @@ def test_schedules_leave_methods_without_momentum_without():
     assert [(g["lr"], g["beta"]) for g in optimizer.param_groups] == [(0.25, None), (0.125, None)]
 
 
-def own_set(y):
+def custom_projection(y):
     y.clamp_(-0.1, 0.1)
 
 
-def test_the_checkpoint_carries_the_projection():
+def test_checkpoint_contains_the_projection():
     x, y = pair()
     optimizer = PDAda(primal=[x], dual=[y], project=projections.Simplex(2.0))
     run(x, y, optimizer, 2)
@@ -286,22 +286,24 @@ def test_the_checkpoint_carries_the_projection():
     assert optimizer.param_groups[1]["project"] == projections.Simplex(2.0), "state_dict() left the optimizer alone"
 
 
-def test_a_projection_of_ones_own_must_be_given_again():
+def test_custom_projection_must_be_passed_again():
     x, y = pair()
-    optimizer = PDAda(primal=[x], dual=[y], project=own_set)
+    optimizer = PDAda(primal=[x], dual=[y], project=custom_projection)
     run(x, y, optimizer, 2)
     state = saved(optimizer.state_dict())
-    again = PDAda(primal=[x], dual=[y], project=own_set)
+    again = PDAda(primal=[x], dual=[y], project=custom_projection)
     again.load_state_dict(state)
-    assert again.param_groups[1]["project"] is own_set
+    assert again.param_groups[1]["project"] is custom_projection
     other = PDAda(primal=[x], dual=[y], project=projections.Box(0.0, 1.0))
-    with pytest.raises(ValueError, match=r"project='box' does not match the checkpoint, .* project='.*own_set'"):
+    with pytest.raises(
+        ValueError, match=r"project='box' does not match the checkpoint, .* project='.*custom_projection'"
+    ):
         other.load_state_dict(state)
     for clone in (copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))):
-        assert clone(optimizer).param_groups[1]["project"] is own_set
+        assert clone(optimizer).param_groups[1]["project"] is custom_projection
 
 
-def test_a_checkpoint_of_other_roles_changes_nothing():
+def test_checkpoint_with_other_roles_changes_nothing():
     x, y = pair()
     optimizer = PDAda(primal=[x], dual=[y])
     run(x, y, optimizer, 2)
@@ -315,7 +317,7 @@ def test_a_checkpoint_of_other_roles_changes_nothing():
     assert str(optimizer.state_dict()) == before
 
 
-def test_a_checkpoint_of_another_method_changes_nothing():
+def test_checkpoint_of_another_method_changes_nothing():
     x, y = pair()
     optimizer, other = PDAda(primal=[x], dual=[y]), SGDA(primal=[x], dual=[y])
     run(x, y, optimizer, 2)
@@ -377,7 +379,7 @@ def test_tensor_step_sizes():
     assert y.item() == 0.5
 
 
-def test_iterates_keep_both_sides():
+def test_iterates_cover_both_roles():
     x, y = pair()
     optimizer = PDSM(primal=[x], dual=[y], lr=0.05, dual_lr=0.2)
     iterates = semaopt.Iterates(optimizer)

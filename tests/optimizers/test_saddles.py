@@ -1,4 +1,4 @@
-"""PDSM and PDAda on quadratic saddles: the bound of section:PDAda, the dual PL condition, stages for a PL F."""
+"""PDSM and PDAda on quadratic saddles: bound of section:PDAda, dual PL condition, stages for a PL F."""
 
 import itertools
 
@@ -9,7 +9,7 @@ import semaopt
 from semaopt import Stage, Stages
 from tests.optimizers.saddles import plan, saddle
 
-ROWS = 16  # seeds, run at once: every method here acts on each coordinate by itself
+ROWS = 16  # seeds run in parallel, since every method here acts coordinate by coordinate
 
 
 def start(dim=6, x0=1.0, y0=0.0):
@@ -62,7 +62,7 @@ def test_the_bound_holds(make, bounds, kappa):
 
 
 def test_the_bound_can_fail():
-    """A dual variable that descends breaks the same bound."""
+    """The bound is violated if the dual variable descends."""
     f, T = saddle(1.0, sigma=0.02), 1500
     x, y = start()
     rates = plan(f, T, x.detach(), y.detach())
@@ -71,8 +71,8 @@ def test_the_bound_can_fail():
 
 
 @pytest.mark.parametrize("kappa", [4.0, 16.0])
-def test_the_error_falls_as_the_rates_do(kappa):
-    """With noise, gamma and both step sizes a quarter as long leave a smaller stationary error."""
+def test_stationary_error_decreases_with_the_rates(kappa):
+    """Under noise, dividing gamma and both step sizes by four reduces the stationary error."""
     errors = []
     for factor in (1.0, 0.25):
         f = saddle(kappa, sigma=1.0)
@@ -85,7 +85,7 @@ def test_the_error_falls_as_the_rates_do(kappa):
 
 @pytest.mark.parametrize("make", [pdsm, pdada("adam", (0.8, 1.25))], ids=["pdsm", "adam"])
 def test_dual_pl_without_strong_concavity(make):
-    """C is singular: y* is not unique, and F is reached all the same."""
+    """C is singular, so y* is not unique, but x still minimizes F."""
     f = saddle(4.0, sigma=0.0, rank_deficient=True)
     assert torch.linalg.eigvalsh(f.C)[1] < 1e-12
     assert torch.linalg.eigvalsh(f.A)[0] < -0.05
@@ -97,12 +97,12 @@ def test_dual_pl_without_strong_concavity(make):
     optimizer = semaopt.PDSM(primal=[x], dual=[y], lr=0.05, dual_lr=0.2, beta=0.8)
     average_gradient(f, x, y, optimizer, 2500)
     assert (x.detach() @ f.hessian).norm() < 1e-6
-    torch.testing.assert_close(y.detach() @ idle, before)  # nothing pulls these coordinates
+    torch.testing.assert_close(y.detach() @ idle, before)  # these coordinates have zero gradient
 
 
 @pytest.mark.parametrize("scaling", ["shb", "adam"])
 def test_stages_for_a_pl_primal_function(scaling):
-    """F is strongly convex, so PL: every stage with halved rates and doubled length leaves a smaller gap."""
+    """F is strongly convex, hence PL: each stage with halved rates and doubled length reduces the gap."""
     f = saddle(4.0, sigma=0.5)
     assert torch.linalg.eigvalsh(f.A)[0] < -0.1, "not convex in x"
     assert torch.linalg.eigvalsh(f.hessian)[0] > 0.1
@@ -120,8 +120,8 @@ def test_stages_for_a_pl_primal_function(scaling):
     assert gaps[-1] < 0.05
 
 
-def test_stages_hand_on_x_tau_v_tau_and_y_tau():
-    """Against the loop written out; the rates of both sides are the stage's."""
+def test_stages_pass_on_x_tau_v_tau_and_y_tau():
+    """Compare with the loop written out; both variables use the rates of the stage."""
     f = saddle(4.0, sigma=0.5)
     x, y = start()
     steps = [Stage(0.1, 0.5, T=5, dual_eta=0.3), Stage(0.05, 0.25, T=9, dual_eta=0.15)]

@@ -1,4 +1,4 @@
-"""SBMA against its equations, its clips, its convergence."""
+"""SBMA: equations, clipping and convergence."""
 
 import copy
 import math
@@ -24,7 +24,7 @@ def clipped(matrix, radius):
     return u @ torch.diag(s.clamp_max(radius)) @ vh
 
 
-def test_four_steps_of_the_equations_by_hand():
+def test_four_steps_equal_the_equations():
     problem, x, y, closures = bed()
     k, C, beta, lam, c_fy, c_gxy = 4, 2.2, 0.6, 0.8, 1.5, 1.0
     optimizer = semaopt.SBMA(
@@ -57,7 +57,7 @@ def test_four_steps_of_the_equations_by_hand():
             torch.testing.assert_close(optimizer.algorithm_state[name], value)
 
 
-def test_clips_hold_the_singular_values():
+def test_clipping_bounds_the_singular_values():
     _, x, y, closures = bed(noise=0.5, sigma2=1.25)
     optimizer = semaopt.SBMA(
         [x], [y], lr=0.01, lower_lr=0.1, beta=0.3, lam=0.7, c_fy=0.9, c_gxy=0.8, inverse=Neumann(6)
@@ -81,7 +81,7 @@ def test_without_bounds_nothing_is_clipped():
 
 
 @pytest.mark.parametrize("scaling", ["shb", "adam"])
-def test_it_solves_the_test_bed(scaling):
+def test_sbma_solves_the_test_problem(scaling):
     problem, x, y, closures = bed(mu=0.3, C_gxy=2.0)
     optimizer = semaopt.SBMA(
         [x], [y], lr=0.05 if scaling == "shb" else 0.02, lower_lr=0.5, beta=0.95, scaling=scaling, lam=0.5,
@@ -93,7 +93,7 @@ def test_it_solves_the_test_bed(scaling):
     assert torch.linalg.vector_norm(problem.grad(x)) < 0.15 * start
 
 
-def test_the_bound_is_the_largest_spectral_norm_seen():
+def test_bound_is_the_largest_spectral_norm_so_far():
     problem, x, y, closures = bed(noise=0.5, sigma2=1.25)
     optimizer = semaopt.SBMA([x], [y], inverse=Neumann(5))
     largest = problem.C_gyy / 1.5
@@ -104,7 +104,7 @@ def test_the_bound_is_the_largest_spectral_norm_seen():
     assert bound > 1.3 * largest
 
 
-def test_several_tensors_are_one_vector():
+def test_several_tensors_act_as_one_vector():
     problem, x, y, closures = bed()
     optimizer = semaopt.SBMA([x], [y], lr=0.1, lower_lr=0.2, lam=0.5, inverse=Neumann(4, 2.0))
     xs = [nn.Parameter(part.clone()) for part in (x.detach()[:, :1], x.detach()[:, 1:])]
@@ -124,7 +124,7 @@ def test_several_tensors_are_one_vector():
     torch.testing.assert_close(torch.cat(ys, 1), y)
 
 
-def test_iterates_take_the_upper_averages_alone():
+def test_iterates_estimate_uses_only_the_upper_averages():
     _, x, y, closures = bed()
     optimizer = semaopt.SBMA([x], [y], inverse=Neumann(3, 2.0))
     iterates = semaopt.Iterates(optimizer)
@@ -133,7 +133,7 @@ def test_iterates_take_the_upper_averages_alone():
     iterates.load_state_dict(iterates.state_dict())
 
 
-def test_an_average_that_is_refused_takes_the_others_back():
+def test_refused_average_restores_the_others():
     _, x, y, closures = bed()
     optimizer = semaopt.SBMA([x], [y], inverse=Neumann(3, 2.0))
     optimizer.step(*closures)
@@ -148,7 +148,7 @@ def test_an_average_that_is_refused_takes_the_others_back():
     assert torch.equal(x, place)
 
 
-def test_the_first_lower_parameter_may_not_be_frozen_either():
+def test_frozen_first_lower_parameter_is_refused():
     x, *ys = (nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(3))
     optimizer = semaopt.SBMA([x], ys)
 
@@ -166,7 +166,7 @@ def test_the_first_lower_parameter_may_not_be_frozen_either():
         optimizer.step(outer, inner)
 
 
-def test_wrong_options():
+def test_invalid_options():
     _, x, y, closures = bed()
     for name in ("lam", "c_fy", "c_gxy"):
         with pytest.raises(ValueError, match=rf"{name}=-1\.0 is invalid: it must be a number > 0. None does not clip"):
@@ -208,8 +208,8 @@ def test_parameters_of_two_dtypes_are_refused():
 
 
 @pytest.mark.parametrize("beta", [0.5, 0.9])
-def test_bias_correction_divides_the_weights_by_their_sum(beta):
-    """Without clipping, u is the weighted mean of the samples so far with the weights beta^(t-i)."""
+def test_bias_correction_normalizes_the_weights(beta):
+    """Without clipping, u is the mean of the samples so far with weights beta^(t-i)."""
     x, y = nn.Parameter(torch.zeros(1, dtype=torch.float64)), nn.Parameter(torch.zeros(1, dtype=torch.float64))
     optimizer = semaopt.SBMA([x], [y], lr=0.0, lower_lr=0.0, beta=beta, inverse=Neumann(1, 1.0))
     samples = [1.0, -2.0, 5.0, 3.0]

@@ -1,4 +1,4 @@
-"""SCMA against its equations, the test bed with known constants, blocks, errors."""
+"""SCMA: equations, a test problem with known constants, blocks, and errors."""
 
 import io
 
@@ -16,8 +16,8 @@ def run(problem, optimizer, x, steps):
         optimizer.step(inner, problem.outer)
 
 
-def test_steps_of_the_equations_by_hand():
-    """Two calls of inner a step: the first moves z, the second gives the Jacobian."""
+def test_steps_equal_the_equations():
+    """Each step calls inner twice: the first call updates z, the second gives the Jacobian."""
     problem, twin = QuadraticComposition(), QuadraticComposition()
     x = problem.start()
     X, z, v = x.detach().clone(), None, None
@@ -37,8 +37,8 @@ def test_steps_of_the_equations_by_hand():
         torch.testing.assert_close(loss, twin.outer(z))
 
 
-def test_scgd_is_a_setting():
-    """One sample for z and the Jacobian, no average of the gradient, no scaling (Wang, Fang and Liu, Algorithm 1)."""
+def test_scgd_is_a_special_case():
+    """SCGD uses one sample for z and the Jacobian, no average and no scaling (Wang, Fang, Liu, Algorithm 1)."""
     problem, twin = QuadraticComposition(), QuadraticComposition()
     x = problem.start()
     X, z = x.detach().clone(), None
@@ -54,7 +54,7 @@ def test_scgd_is_a_setting():
 
 
 @pytest.mark.parametrize("scaling", list(semaopt.scalings.BY_NAME))
-def test_the_step_is_asa_on_the_estimate(scaling):
+def test_step_is_asa_on_the_estimate(scaling):
     problem = QuadraticComposition()
     x = problem.start()
     twin = nn.Parameter(x.detach().clone())
@@ -68,7 +68,7 @@ def test_the_step_is_asa_on_the_estimate(scaling):
         assert torch.equal(x, twin)
 
 
-def test_it_finds_the_minimizer_where_a_sample_inside_f_does_not():
+def test_scma_finds_the_minimizer_where_the_biased_gradient_does_not():
     problem = QuadraticComposition(noise=0.5)
     right, wrong = problem.minimizer(), problem.naive_minimizer()
     assert torch.linalg.vector_norm(right - wrong) > 0.5
@@ -86,8 +86,8 @@ def test_it_finds_the_minimizer_where_a_sample_inside_f_does_not():
     assert torch.linalg.vector_norm(ends[0.0] - wrong) < 0.25 * gap, "SGD on f(g(x; xi)), the known wrong answer"
 
 
-def test_tracking_error_meets_the_lemma():
-    """lem:sema_mengdi for z at a fixed x: the variance settles near gamma/(2 - gamma) sigma^2."""
+def test_tracking_error_matches_the_lemma():
+    """lem:sema_mengdi for z at a fixed x: the variance approaches gamma/(2 - gamma) sigma^2."""
     problem = QuadraticComposition(noise=0.4)
     x = problem.start()
     gamma, inner, total = 0.1, problem.inner(x), 0.0
@@ -102,7 +102,7 @@ def test_tracking_error_meets_the_lemma():
 
 
 def blocks_problem():
-    """mean over i of (E[a_i x + noise])^4: n inner maps, a row each."""
+    """Return the mean over i of (E[a_i x + noise])^4, with one row per inner map."""
     a = torch.linspace(0.5, 1.5, 6, dtype=torch.float64)
     x = nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
     generator = torch.Generator().manual_seed(0)
@@ -162,7 +162,7 @@ def test_f_may_depend_on_x_directly():
     assert x.grad.item() == pytest.approx(8.0)
 
 
-def test_a_schedule_moves_both_gammas():
+def test_schedule_sets_both_gammas():
     x = nn.Parameter(torch.tensor([1.0]))
     optimizer = semaopt.SCMA([x], lr=0.0, beta=0.5, inner_beta=0.6)
     schedule = semaopt.schedules.Stagewise(optimizer, every=1, factor=0.25)
@@ -241,7 +241,7 @@ def test_errors_change_nothing(options, call, kind, text):
     assert str(optimizer.state_dict()) == state
 
 
-def test_wrong_options():
+def test_invalid_options():
     x = nn.Parameter(torch.ones(1))
     with pytest.raises(ValueError, match=r"inner_beta=1\.0 is invalid: it must lie in \[0, 1\)"):
         semaopt.SCMA([x], inner_beta=1.0)
@@ -255,18 +255,18 @@ def test_wrong_options():
     assert optimizer.z is None
 
 
-def test_a_schedule_that_raises_gamma_stops_at_one():
+def test_schedule_limits_gamma_to_one():
     x = nn.Parameter(torch.ones(1))
     optimizer = semaopt.SCMA([x], lr=1e-9, beta=0.99, inner_beta=0.5, scaling="shb")
     warming_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: 10.0)
     schedule = semaopt.schedules.Follow(warming_up, reference_lr=1e-9)
-    assert schedule.get_last_gamma() == [pytest.approx(0.1)]  # ten times what it was, so gamma_g would be 5
+    assert schedule.get_last_gamma() == [pytest.approx(0.1)]  # ten times the initial value, so gamma_g would be 5
     for value in (1.0, 2.0, 1.0):
         optimizer.step(lambda value=value: value * x, torch.Tensor.sum)
-        assert optimizer.z.item() == pytest.approx(value)  # gamma_g is 1: the newest value, and no more than that
+        assert optimizer.z.item() == pytest.approx(value)  # gamma_g is 1, so z is the newest value
 
 
-def test_a_sparse_gradient_is_refused_before_z_is_written():
+def test_sparse_gradient_is_refused_before_z_changes():
     table = nn.Embedding(3, 2, sparse=True)
     optimizer = semaopt.SCMA(table.parameters())
     with pytest.raises(RuntimeError, match="does not support sparse gradients"):
@@ -275,7 +275,7 @@ def test_a_sparse_gradient_is_refused_before_z_is_written():
 
 
 @pytest.mark.parametrize("inner_beta", [0.9, torch.tensor([0.9], dtype=torch.float64)], ids=["float", "tensor"])
-def test_all_blocks_are_one_z_to_the_last_digit(inner_beta):
+def test_all_blocks_together_equal_a_single_z_exactly(inner_beta):
     generator = torch.Generator().manual_seed(0)
     A = torch.randn(4, 3, dtype=torch.float64, generator=generator)
     results = []

@@ -1,4 +1,4 @@
-"""SMB against its box, its degenerate cases, its convergence, its errors, its memory."""
+"""SMB: algorithm box, degenerate cases, convergence, errors and memory."""
 
 import copy
 import io
@@ -21,8 +21,8 @@ def bed(copies=1, **options):
     return problem, x, y, (problem.outer(x, y), problem.inner(x, y))
 
 
-def test_three_steps_of_the_box_by_hand():
-    """alg:smb on a deterministic problem, written out with matrices."""
+def test_three_steps_equal_the_algorithm_box():
+    """Compare with alg:smb written out with matrices, on a deterministic problem."""
     problem, x, y, closures = bed()
     k, C, beta, eta_x, eta_y = 5, 2.5, 0.7, 0.05, 0.3
     inverse = Neumann(k, bound=C, seed=3)
@@ -41,7 +41,7 @@ def test_three_steps_of_the_box_by_hand():
         torch.testing.assert_close(x.grad[0], estimate)
         assert loss.shape == ()
         assert not loss.requires_grad
-        Y = y.detach()[0].clone()  # the box moves y at the old x; that is the next test
+        Y = y.detach()[0].clone()  # the next test covers the step on y
 
 
 def test_y_descends_at_the_old_x_and_is_projected():
@@ -62,7 +62,7 @@ def test_y_descends_at_the_old_x_and_is_projected():
 
 
 @pytest.mark.parametrize("scaling", list(semaopt.scalings.BY_NAME))
-def test_the_upper_step_is_asa_on_the_hypergradient(scaling):
+def test_upper_step_is_asa_on_the_hypergradient(scaling):
     _, x, y, closures = bed(noise=0.2, sigma2=0.2)
     twin = nn.Parameter(x.detach().clone())
     options = {"lr": 0.05, "beta": 0.8, "scaling": scaling, "weight_decay": 0.1, "decoupled_weight_decay": True}
@@ -86,7 +86,7 @@ def test_the_upper_step_is_asa_on_the_hypergradient(scaling):
     ],
     ids=lambda i: type(i).__name__,
 )
-def test_it_finds_the_minimizer_of_the_upper_problem(inverse, lr, tolerance):
+def test_smb_finds_the_minimizer_of_the_upper_problem(inverse, lr, tolerance):
     problem, x, y, closures = bed(mu=0.3)
     optimizer = semaopt.SMB([x], [y], lr=lr, lower_lr=0.5, beta=0.9, inverse=inverse)
     start = torch.linalg.vector_norm(problem.grad(x))
@@ -96,7 +96,7 @@ def test_it_finds_the_minimizer_of_the_upper_problem(inverse, lr, tolerance):
     torch.testing.assert_close(y.detach(), problem.y_star(x), rtol=0.1, atol=0.1)
 
 
-def test_with_beta_zero_a_step_uses_the_fresh_estimate_alone():
+def test_beta_zero_uses_only_the_newest_estimate():
     _, x, y, closures = bed(noise=0.3, sigma2=0.45)
     optimizer = semaopt.SMB([x], [y], lr=0.1, lower_lr=0.3, beta=0.0)
     for _ in range(3):
@@ -134,7 +134,7 @@ def test_tensor_rates_of_both_levels():
     torch.testing.assert_close(ends[0], ends[2])
 
 
-def test_schedules_move_both_levels_and_gamma():
+def test_schedules_set_both_levels_and_gamma():
     _, x, y, closures = bed()
     optimizer = semaopt.SMB([x], [y], lr=0.1, lower_lr=0.4, beta=0.5)
     schedule = semaopt.schedules.Stagewise(optimizer, every=1, factor=0.5)
@@ -147,8 +147,8 @@ def test_schedules_move_both_levels_and_gamma():
 @pytest.mark.parametrize(
     "inverse", [TrackedSystem(), Neumann(5), NeumannSeries(3), CG(2)], ids=lambda i: type(i).__name__
 )
-def test_resume_to_the_bit_through_a_file(inverse):
-    """The samples come from a generator of the test, so both continuations see the same."""
+def test_resume_from_a_file_is_bit_exact(inverse):
+    """Both continuations use the same samples, drawn from a generator of the test."""
     problem, x, y, closures = bed(noise=0.2, sigma2=0.2)
     optimizer = semaopt.SMB([x], [y], lr=0.05, lower_lr=0.3, scaling="adam", inverse=inverse)
     for _ in range(4):
@@ -161,7 +161,7 @@ def test_resume_to_the_bit_through_a_file(inverse):
     saved = torch.load(buffer, weights_only=True)
     problem.generator.set_state(saved["rng"])
     x2, y2 = saved["x"], saved["y"]
-    second = semaopt.SMB([x2], [y2], lr=1.0, lower_lr=1.0)  # the checkpoint's hyper-parameters win
+    second = semaopt.SMB([x2], [y2], lr=1.0, lower_lr=1.0)  # the hyper-parameters of the checkpoint take precedence
     second.load_state_dict(saved["optimizer"])
     assert second.inverse == inverse
     for _ in range(4):
@@ -170,11 +170,11 @@ def test_resume_to_the_bit_through_a_file(inverse):
     assert torch.equal(y, y2)
 
 
-def test_an_inverse_of_ones_own():
+def test_custom_inverse():
     problem, x, y, closures = bed()
 
     class Diagonal:
-        """Divides by a guess of the curvature."""
+        """Divide by an estimate of the curvature."""
 
         def __call__(self, oracles, f_y, memory):
             last = oracles.draw(mixed=True)
@@ -192,7 +192,7 @@ def test_an_inverse_of_ones_own():
     semaopt.SMB([x], [y], inverse=Diagonal()).load_state_dict(state)
 
 
-def test_the_inverse_can_be_changed_between_steps():
+def test_inverse_can_be_changed_between_steps():
     _, x, y, closures = bed()
     optimizer = semaopt.SMB([x], [{"params": [y], "lr": 0.2}], inverse=Neumann(3, 2.0))
     optimizer.step(*closures)
@@ -296,7 +296,7 @@ def test_errors_name_the_value_the_rule_and_the_remedy():
     ],
     ids=["f infinite", "g_yy nan", "no coupling", "bound too small"],
 )
-def test_a_step_that_fails_changes_nothing(outer, inner):
+def test_failed_step_changes_nothing(outer, inner):
     x, y = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     inverse = NeumannSeries(4, bound=1.0)
     optimizer = semaopt.SMB([x], [y], lr=0.1, lower_lr=0.1, inverse=inverse)
@@ -310,7 +310,7 @@ def test_a_step_that_fails_changes_nothing(outer, inner):
     assert x.requires_grad
 
 
-def test_what_fails_after_x_has_moved_takes_nothing_back():
+def test_failure_after_the_update_of_x_restores_nothing():
     def project(y):
         raise RuntimeError("mine")
 
@@ -338,7 +338,7 @@ linux = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads 
     "inverse", [TrackedSystem(), Neumann(4), NeumannSeries(4), CG(3)], ids=lambda i: type(i).__name__
 )
 def test_no_graph_outlives_its_step(inverse):
-    """100 steps with a lower variable of 400 kB: one kept graph a step would be 40 MB."""
+    """100 steps with a lower variable of 400 kB would leak 40 MB if each step kept its graph."""
     x, y = nn.Parameter(torch.ones(100_000)), nn.Parameter(torch.ones(100_000))
     optimizer = semaopt.SMB([x], [y], lr=0.01, lower_lr=0.1, inverse=inverse)
 
@@ -354,7 +354,7 @@ def test_no_graph_outlives_its_step(inverse):
 
 @linux
 @pytest.mark.slow
-def test_memory_is_flat_over_ten_thousand_steps():
+def test_memory_is_constant_over_ten_thousand_steps():
     x, y = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
 
     def outer():
@@ -374,7 +374,7 @@ def test_memory_is_flat_over_ten_thousand_steps():
 
 @pytest.mark.slow
 def test_rate_is_one_over_root_t():
-    """thm:5 with gamma, eta_x, eta_y ~ 1/sqrt(T) and k ~ ln T: the mean of |grad F|^2 falls like 1/sqrt(T)."""
+    """thm:5 with gamma, eta_x, eta_y ~ 1/sqrt(T) and k ~ ln T: the mean of |grad F|^2 decreases like 1/sqrt(T)."""
     means = {}
     for T in (100, 400, 1600):
         problem, x, y, closures = bed(noise=0.5, sigma2=0.75, lam=1.0, C_gyy=2.0, copies=64, d_x=3, d_y=3)

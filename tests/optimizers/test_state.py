@@ -1,4 +1,4 @@
-"""Checkpoints that do not fit are refused before anything changes; rates gone bad before a step."""
+"""Rejection of incompatible checkpoints and invalid rates before anything changes."""
 
 import copy
 
@@ -40,7 +40,7 @@ def without(saved, name):
     ],
     ids=["torch's Adam", "another shape", "no v", "no u"],
 )
-def test_a_checkpoint_that_does_not_fit_changes_nothing(saved, text):
+def test_incompatible_checkpoint_changes_nothing(saved, text):
     optimizer = stepped(semaopt.ASA)
     before = copy.deepcopy(optimizer.state_dict())
     with pytest.raises(ValueError, match=text):
@@ -51,7 +51,7 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(saved, text):
 
 
 @pytest.mark.parametrize("kind", ["SGDA", "EpochSGDA", "PESAdaGrad", "AccMDA"])
-def test_so_is_one_of_a_method_without_a_scaling(kind):
+def test_incompatible_checkpoint_of_a_method_without_scaling_changes_nothing(kind):
     def optimizer(size):
         x, y = nn.Parameter(torch.ones(size)), nn.Parameter(torch.zeros(1))
         made = getattr(semaopt.baselines, kind)(primal=[x], dual=[y])
@@ -81,7 +81,7 @@ def test_so_is_one_of_a_method_without_a_scaling(kind):
         (semaopt.SBMA, "lam", -1.0),
     ],
 )
-def test_what_all_groups_share_is_no_option_of_one(kind, name, value):
+def test_shared_options_are_refused_in_a_group(kind, name, value):
     x, y = nn.Parameter(torch.ones(1)), nn.Parameter(torch.zeros(1))
     with pytest.raises(ValueError, match=f"{name}={value!r}: all groups share this option; pass it to the optimizer"):
         kind([{"params": [x], name: value}], [y])
@@ -92,7 +92,7 @@ def test_what_all_groups_share_is_no_option_of_one(kind, name, value):
     assert len(optimizer.param_groups) == 2
 
 
-def test_a_group_added_later_counts_the_steps_of_all():
+def test_group_added_later_shares_the_step_count():
     x, y, late = (nn.Parameter(torch.ones(1)) for _ in range(3))
     optimizer = semaopt.baselines.AccMDA(primal=[x], dual=[y])
     for _ in range(3):
@@ -101,7 +101,7 @@ def test_a_group_added_later_counts_the_steps_of_all():
     assert optimizer.algorithm_state == {"taken": 3}
 
 
-def test_z_follows_the_parameters_to_their_device():
+def test_z_moves_to_the_device_of_the_parameters():
     x, elsewhere = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2, device="meta"))
     optimizer = semaopt.SCMA([x], blocks=4)
     optimizer.step(lambda: x * torch.ones(2, 2), torch.sum, index=[0, 3])
@@ -111,7 +111,7 @@ def test_z_follows_the_parameters_to_their_device():
     assert optimizer.z.device.type == "cpu"
 
 
-def test_a_checkpoint_of_another_kind_is_refused():
+def test_checkpoint_of_another_optimizer_is_refused():
     saved = stepped(semaopt.ASA).state_dict()
     with pytest.raises(
         ValueError, match=r"options=\['algorithm', 'blocks', 'fresh', 'inner_beta'\].*lacks options of SCMA"
@@ -120,7 +120,7 @@ def test_a_checkpoint_of_another_kind_is_refused():
 
 
 @pytest.mark.parametrize(("name", "value"), [("lr", -1), ("beta", 1), ("beta", 2), ("lr", "a"), ("beta", -0.5)])
-def test_a_rate_that_somebody_set_wrong_is_refused_before_the_step(name, value):
+def test_invalid_rate_is_refused_before_the_step(name, value):
     optimizer = stepped(semaopt.ASA)
     (x,) = optimizer.param_groups[0]["params"]
     before = x.detach().clone()
@@ -130,7 +130,7 @@ def test_a_rate_that_somebody_set_wrong_is_refused_before_the_step(name, value):
     assert torch.equal(x, before)
 
 
-def test_numpy_numbers_are_rates_and_load_with_weights_only(tmp_path):
+def test_numpy_rates_load_with_weights_only(tmp_path):
     x = nn.Parameter(torch.ones(1))
     optimizer = semaopt.ASA([x], lr=np.float32(0.5), beta=np.float64(0.5), scaling="shb")
     x.grad = torch.ones(1)
@@ -164,7 +164,7 @@ def changed(name, value, **options):
         ),
     ],
 )
-def test_an_option_that_the_averages_do_not_fit_is_refused(name, value, options, text):
+def test_option_incompatible_with_the_averages_is_refused(name, value, options, text):
     optimizer, x = changed(name, value, **options)
     before = x.detach().clone()
     with pytest.raises(ValueError, match=text):
@@ -172,7 +172,7 @@ def test_an_option_that_the_averages_do_not_fit_is_refused(name, value, options,
     assert torch.equal(x, before)
 
 
-def test_a_scaling_that_needs_fewer_averages_may_follow():
+def test_scaling_with_fewer_averages_is_accepted():
     optimizer, x = changed("scaling", semaopt.scalings.SHB())
     optimizer.step()
     assert torch.isfinite(x).all()
