@@ -98,7 +98,7 @@ class Ensemble:
         return x
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make the parameters views of the stacked tensors again: copies and pickles hold separate tensors.
+        """Turn the parameters of a copied or unpickled ensemble back into views of the stacked tensors.
 
         They are swapped in place because an optimizer that was copied along refers to them. Setting ``.data`` would
         hide their updates from autograd's check that nothing changed between a forward and its backward pass.

@@ -199,7 +199,7 @@ class EpochSGDA(MinMaxOptimizer):
         (x_0^{k+1}, y_0^{k+1}) &= \tfrac{1}{T_k}\sum_{t<T_k} (x_t, y_t)
 
     Args:
-        primal, dual, lr, dual_lr, project: as in :class:`semaopt.PDAda`; ``group["lr"]`` stays eta.
+        primal, dual, lr, dual_lr, project: as in :class:`semaopt.PDAda`; ``group["lr"]`` holds eta unchanged.
         stage_length: T_0 in steps.
         growth: ``"linear"``: T_k = (k+1) T_0 (also ``"inverse"``: T_k = T_0 eta_0/eta_k, the same here), or
             ``"constant"``: T_k = T_0.
@@ -268,7 +268,7 @@ class PESSGDA(MinMaxOptimizer):
         (x_0^{k+1}, y_0^{k+1}) &= \tfrac{1}{T_k}\sum_{t<T_k} (x_t, y_t)
 
     Args:
-        primal, dual, lr, dual_lr, project: as in :class:`semaopt.PDAda`; ``group["lr"]`` stays eta_0.
+        primal, dual, lr, dual_lr, project: as in :class:`semaopt.PDAda`; ``group["lr"]`` holds eta_0 unchanged.
         stage_length: T_0 in steps.
         growth: ``"linear"``: T_k = (k+1) T_0; ``"constant"``: T_k = T_0 (the paper's experiments); ``"inverse"``:
             T_k = T_0 eta_0/eta_k (the theorems of Guo et al.).

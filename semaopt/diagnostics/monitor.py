@@ -290,7 +290,7 @@ class Monitor:
 
     @property
     def sigma2(self) -> float | None:
-        """The average of |O - grad F|^2; without a full gradient that of |O - v_t|^2.
+        """The average of |O - grad F|^2 or, without a full gradient, of |O - v_t|^2.
 
         The latter includes the tracking error. None for SBMA. Skipped steps do not count.
         """

@@ -506,7 +506,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return torch.where((positive > 0) & (positive < known), positive / known.clamp_min(1e-300), 0.5).float()
 
     def _split(self, b: Tensor, generator: torch.Generator) -> Array:
-        """Return the rows of the validation part; each class, or rarest label of a row, gives the same share."""
+        """Return the rows of the validation part, stratified by class (with several labels: by the rarest one)."""
         if self.validation_fraction == 0:
             return np.arange(0)
         positives = b.nan_to_num(0)

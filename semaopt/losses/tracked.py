@@ -46,7 +46,7 @@ class Tracked(nn.Module):
             Averages and gradients then equal those of one process, provided that gradients are averaged over the
             ranks, as in DDP, and that all ranks have the same batch size. By default each rank uses its own batch and
             keeps the averages of the examples that it has seen; see :meth:`synchronize`.
-        device: of the averages.
+        device: device of the averages.
 
     The averages are a float32 buffer :attr:`z`, NaN for an example that was not visited yet. They are saved with the
     ``state_dict`` and move with the module. In evaluation mode or under ``no_grad`` they are neither read nor changed:

@@ -68,7 +68,7 @@ class BilevelOptimizer(SemaOptimizer):
         super().add_param_group(param_group)
         if any(x.is_complex() for x in self.param_groups[-1]["params"]):
             self.param_groups.pop()
-            raise TypeError("complex parameters have no hypergradient here: pass torch.view_as_real(x), pairs of reals")
+            raise TypeError("complex parameters are unsupported here: pass torch.view_as_real(x)")
 
     def _options(self, role: str | None) -> dict[str, Any]:
         options = super()._options(role)

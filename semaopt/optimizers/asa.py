@@ -49,8 +49,8 @@ class ASA(SemaOptimizer):
         state_dtype: ``torch.bfloat16`` stores v and u of float32 and bf16 parameters in bf16 with stochastic rounding:
             half the memory of the averages, and a faster step where memory is the limit.
         rounding_seed: seed of that rounding; ranks that train one model together must share it.
-        on_nonfinite: policy for a gradient with NaN or Inf. None does not look. ``"error"`` raises an error that names
-            the parameter. ``"skip"`` skips the step, counts it in ``skipped_steps``, runs no post-hooks and returns
+        on_nonfinite: policy for a gradient with NaN or Inf. None (default) does not search for them. ``"error"``
+            raises an error that names the parameter. ``"skip"`` skips the step, counts it in ``skipped_steps``, runs no post-hooks and returns
             the closure's loss. In both cases no parameter, average or counter of any group has changed. This option
             is not saved in the state dict.
 

@@ -40,7 +40,7 @@ class LogisticBilevel:
         d_y: the dimension of y.
         lam: lambda.
         batch: the examples per sample; None takes all of them.
-        seed: of the problem and of the samples.
+        seed: seed of the problem and of the samples.
     """
 
     smallest = 0.0

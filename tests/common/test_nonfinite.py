@@ -94,7 +94,8 @@ def test_the_policy_and_the_count_are_the_objects_own(method):
 
 def test_bad_policies(method):
     with pytest.raises(
-        ValueError, match=r"on_nonfinite='ignore' is invalid: it must be None, 'error' or 'skip'\. None does not look"
+        ValueError,
+        match=r"on_nonfinite='ignore' is invalid: it must be None, 'error' or 'skip'\. Use None to skip the search",
     ):
         method.start(on_nonfinite="ignore")
     optimizer, _ = method.start()

@@ -90,7 +90,7 @@ class Task:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one input; empty for molecules, which differ."""
+        """The shape of one input; empty for molecules, whose sizes differ."""
         return self.train.source.shape
 
     @property

@@ -110,7 +110,7 @@ def _trial(one: Mapping[str, Any]) -> Trial:
 
 
 def read_check(content: Mapping[str, Any]) -> Check:
-    """Return the theorem check that ``Result.plain`` made these values from."""
+    """Rebuild a theorem check from the values that ``Result.plain`` returned for it."""
     try:
         lines = [Line(**{**one, **_numbers(one, "measured", "promised")}) for one in content["lines"]]
         figure = Figure(**{**content["figure"], "curves": [_curve(one) for one in content["figure"]["curves"]]})

@@ -35,7 +35,7 @@ class ScoreMetric:
 
 
 def is_share(metric: str) -> bool:
-    """Whether a metric lies in [0, 1] and higher is better; of all others lower is better.
+    """Whether a metric lies in [0, 1] and higher is better. For all other metrics lower is better.
 
     >>> is_share("test_auc"), is_share("train_loss")
     (True, False)

@@ -25,7 +25,7 @@ class CrossEntropy(Minimization):
 
     @classmethod
     def noisy_loss_title(cls, words: str) -> str:
-        """Return the name of the loss less the entropy of the noise."""
+        """Return the name of the loss minus the entropy of the label noise."""
         return f"excess {words}"
 
     def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
