@@ -353,7 +353,7 @@ def execute(jobs: list[Job], path: Path, workers: int) -> None:
 
 
 def table(rows: Iterable[dict[str, Any]], methods: list[str], metric: str) -> np.ndarray:
-    """Return (sets, methods): means over folds and seeds, only of sets where every method has as many results."""
+    """Return (sets, methods): means over folds and seeds, for the sets that are complete for every method."""
     cells: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         if row["method"] in methods:

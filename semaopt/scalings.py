@@ -288,6 +288,6 @@ def describe(scaling: Scaling) -> dict[str, Any]:
 
 
 def restore(description: dict[str, Any], live: Scaling) -> Scaling:
-    """Return the scaling that :func:`describe` described; a custom one must be ``live`` already."""
+    """Rebuild a scaling from the result of :func:`describe`; for a custom one, ``live`` must be of its class."""
     restored: Scaling = _serialization.restore("scaling", description, live, BY_NAME)
     return restored

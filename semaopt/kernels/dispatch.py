@@ -6,7 +6,7 @@ foreach    the same scalings on any device and in any real dtype, and inside tor
 loop       everything else: complex numbers, tensor subclasses (DTensor), differentiable steps, custom scalings
 =========  ==================================================================================================
 
-``implementation="auto"`` takes the first that can serve, parameter by parameter. Naming one that cannot is an error.
+``implementation="auto"`` takes the first one that supports the parameter. Any other choice raises if it is unsupported.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SparseGradientError(RuntimeError):
 
 
 def run(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]]) -> None:
-    """Take one step of the parameters of a group, each on a path that can serve it."""
+    """Take one step of the parameters of a group, each on a path that supports it."""
     if (
         rule.implementation in ("auto", "c")
         and type(rule.scaling) in SCALINGS
@@ -77,7 +77,7 @@ def validate_implementation(name: Any) -> None:
 
 
 def validate(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]]) -> None:
-    """Raise if the rule names a path that cannot serve one of the parameters."""
+    """Raise if the requested path does not support one of the parameters."""
     wanted = rule.implementation
     if wanted in ("auto", "loop"):
         return
@@ -88,7 +88,7 @@ def validate(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[di
 
 
 def why_not(path: str, rule: StepRule, x: Tensor, g: Tensor, state: dict[str, Any]) -> str | None:
-    """Return why a path ("c" or "foreach") cannot serve a parameter, or None if it can.
+    """Return why a path ("c" or "foreach") does not support a parameter, or None if it does.
 
     Before there is a gradient or a state, pass the parameter as its gradient and {} as its state.
     """
@@ -96,7 +96,7 @@ def why_not(path: str, rule: StepRule, x: Tensor, g: Tensor, state: dict[str, An
 
 
 def _obstacles(path: str, rule: StepRule) -> Iterator[str]:
-    """Yield what keeps a path from serving any parameter under this rule."""
+    """Yield the reasons why a path supports no parameter under this rule."""
     scaling = type(rule.scaling)
     if scaling not in SCALINGS:
         yield f"the scaling {scaling.__name__} is not one of Table 2, and only those have fast paths"

@@ -223,7 +223,7 @@ class MeanAveragePrecision(RankingLoss):
         return 1 - precision.mean(), torch.stack([-inverse, precision * inverse], 1) @ weights
 
     def _outer(self, z: Tensor, c: Tensor) -> Tensor:
-        """Return f(z), the mean of 1 - z1/z2 over the rows of each label, then over the labels that have any."""
+        """Return f(z), the mean of 1 - z1/z2 over the rows of each label, then over the labels with rows."""
         count = torch.bincount(c, minlength=self.num_labels).to(z)
         weight = 1 / (count[c] * (count > 0).sum().clamp_min(1))
         return ((1 - z[:, 0] / z[:, 1]) * weight).sum()
@@ -474,7 +474,7 @@ class NDCG(RankingLoss):
             self.register_buffer("thresholds", torch.full((len(counts),), math.nan, device=rel.device))
 
     def forward(self, scores: Tensor, relevance: Tensor, index: Tensor) -> Tensor:
-        """Return 1 minus the smooth NDCG of the queries of the batch; those without relevant items do not count."""
+        """Return 1 minus the smooth NDCG of the queries of the batch; queries without relevant items are ignored."""
         with without_autocast(scores):
             _validate_shapes(scores, relevance, 1)
             require(isinstance(index, Tensor), "index", index, "must be a tensor", "It also determines the queries.")

@@ -81,7 +81,7 @@ class Tracked(nn.Module):
         return g if buffer is None else self.update(buffer, g, rows) + (g - g.detach())
 
     def average_log(self, log_g: Tensor, rows: Rows, name: str = "z") -> Tensor:
-        """Do as :meth:`average` for inner values given and stored as logarithms; return the logarithm of z."""
+        """Update the averages like :meth:`average`, with all values as logarithms; return the logarithm of z."""
         buffer = self._buffer(name)
         if buffer is None:
             return log_g
@@ -146,7 +146,7 @@ class Tracked(nn.Module):
         return value + (world - 1) * (value - value.detach())
 
     def rows(self, index: Tensor | None, n: int) -> Tensor:
-        """Return a valid index of n examples; without averages, placeholders."""
+        """Return the validated index of n examples. It is unused without averages, and may then be None."""
         if self._buffer("z") is None:
             return torch.empty(n, dtype=torch.long) if index is None else index
         assert self.z is not None

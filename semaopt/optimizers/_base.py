@@ -140,7 +140,7 @@ _MOST_RULES = 1024
 
 
 def rule_of(group: dict[str, Any]) -> StepRule:
-    """Return the :class:`StepRule` of an averaged param group, the last one again if no value has changed."""
+    """Return the :class:`StepRule` of an averaged param group; it is reused while no value changes."""
     values = _values_of(group)
     if type(values[0]) is not float or type(values[1]) is not float or torch.compiler.is_compiling():
         return StepRule(values[0], 1 - values[1], *values[2:])
@@ -244,7 +244,7 @@ class SemaOptimizer(Optimizer):
         group.update({name: plain(value) for name, value in group.items() if name not in ("params", "param_names")})
         if isinstance(group["params"], Tensor):
             group["params"] = [group["params"]]
-        elif not isinstance(group["params"], set):  # torch refuses a set, and says why
+        elif not isinstance(group["params"], set):  # torch raises a clear error for a set
             group["params"] = list(group["params"])
         if "scaling" in group:
             group["scaling"] = scalings.resolve(group["scaling"])
@@ -319,7 +319,7 @@ class SemaOptimizer(Optimizer):
                     gs.append(g)
             if xs and "scaling" in group:
                 validate_state(group, self.state.get(xs[0]), k)
-            if len(self.param_groups) > 1:  # else the step itself notices before anything has moved
+            if len(self.param_groups) > 1:  # with one group the step raises before anything has changed
                 require_dense(group, xs, gs, k)
             if group.get("implementation", "auto") in ("c", "foreach"):
                 dispatch.validate(rule_of(group), xs, gs, [self.state.get(x, {}) for x in xs])

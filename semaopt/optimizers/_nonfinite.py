@@ -91,7 +91,7 @@ def _named_parameters(groups: list[dict[str, Any]]) -> Iterable[Named]:
 class Rollback:
     """A context that restores the state of some parameters if the block inside raises.
 
-    After :meth:`keep` nothing is restored any more. A ``NonFiniteError`` is handled by the guard: with the policy
+    After :meth:`keep` nothing is restored. A ``NonFiniteError`` is handled by the guard: with the policy
     "skip" it ends the block and is not raised.
 
     Args:
@@ -113,7 +113,7 @@ class Rollback:
         self._algorithm = _copied(optimizer.param_groups[0].get("algorithm", {}))
 
     def keep(self) -> None:
-        """Keep what the block does from here on, whatever happens."""
+        """Restore nothing from here on, even if the block raises."""
         self._enabled = False
 
     def undo(self) -> None:

@@ -76,7 +76,7 @@ def _parts(optimizer: Optimizer, group: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _ratio(state: dict[str, Any], beta: float) -> float:
-    """Return torch's divisor over the weight of the samples, both after the next step."""
+    """Return the ratio of torch's divisor to the weight of the samples, both after the next step."""
     if "step" not in state:
         return 1.0
     t = to_float(state["step"])

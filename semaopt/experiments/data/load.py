@@ -1,4 +1,4 @@
-"""From a name and options to a task."""
+"""Load a task from the name of a data set and options."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class UnreadableError(ValueError):
 
 
 def key(finding: Finding) -> str:
-    """Return the key of a finding's record; one with some of the methods does not replace one with all of them."""
+    """Return the key of a finding's record. Findings with all methods and with some of them have different keys."""
     found = f"{STUDY}:{finding.name}@{finding.spec.scale}"
     if len(finding.finals) < len(finding.spec.methods):
         found += f":{','.join(final.method.name for final in finding.finals)}"

@@ -31,7 +31,7 @@ class Trial:
     geometric: bool = False
     """Whether seeds are averaged geometrically, as losses are."""
     reranked: bool = False
-    """Whether the trial was measured again with the additional seeds; only such trials can be selected if any is."""
+    """Whether the trial was measured again with the additional seeds. If any was, only such trials are selected."""
 
     @property
     def mean(self) -> float:

@@ -110,7 +110,7 @@ class Claim(Settings):
     order: list[str] = Field(default_factory=list)
     """From worst to best: each method is better than all before it."""
     beats: dict[str, list[str]] = Field(default_factory=dict)
-    """Each method with the methods that it beats; for claims that are not an order."""
+    """For claims that are not an order: maps each method to the methods that it beats."""
     source: Literal["paper", "ours"] = "paper"
     """The origin of the claim: the paper or this project."""
 

@@ -16,7 +16,7 @@ class CrossEntropy(Minimization):
     """The mean cross-entropy of linear scores.
 
     With label noise the labels of the training part are drawn in every epoch. The metric ``loss`` is then the exact
-    mean over the noise, less the entropy of the noise.
+    mean over the noise, minus the entropy of the noise.
     """
 
     title: ClassVar[str] = "cross-entropy"
