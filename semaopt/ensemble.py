@@ -184,7 +184,7 @@ class Ensemble:
         return self.train(False)
 
     def member(self, m: int) -> nn.Module:
-        """Return member m as a separate model, with copies of its parameters and buffers and the same frozen ones."""
+        """Return member m as a separate model, with copies of its tensors and the same parameters frozen."""
         model = copy.deepcopy(self._skeleton)
         model.load_state_dict(self.state_dict_of(m), strict=False)
         with torch.no_grad():

@@ -133,7 +133,7 @@ def stage_buffers(group: dict[str, Any], inner: InnerStep) -> tuple[str, ...]:
 
 
 def stage_step(optimizer: MinMaxOptimizer, inner: InnerStep, closure: Callable[[], Any] | None) -> Any:
-    """Take one step of the present stage, and restart at the averages after its last one; return the loss."""
+    """Take one step of the present stage, and restart at the averages after its last step; return the loss."""
     loss = evaluate(closure)
     optimizer._validate_step()
     if optimizer._skips():
@@ -248,7 +248,7 @@ class EpochSGDA(MinMaxOptimizer):
         return stage_buffers(group, PlainStep())
 
     @lean_hooks
-    @_disable_dynamo  # the step counts would be new to every graph; torch.compiler.disable imports the compiler, 2 s
+    @_disable_dynamo  # new step counts would recompile every graph; torch.compiler.disable takes 2 s to import
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step.

@@ -353,6 +353,6 @@ def describe(inverse: Inverse) -> dict[str, Any]:
 
 
 def restore(description: dict[str, Any], live: Inverse) -> Inverse:
-    """Return the inverse that :func:`describe` described. A user-defined inverse must be ``live`` already."""
+    """Return the inverse that :func:`describe` described. For a user-defined inverse, ``live`` must be of its class."""
     restored: Inverse = _serialization.restore("inverse", description, live, BY_NAME)
     return restored

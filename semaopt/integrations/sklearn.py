@@ -75,7 +75,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         metric: ``"auroc"``, ``"ap"`` (average precision) or ``"pauc"`` (AUROC up to ``max_fpr``, standardized as in
-            ``roc_auc_score(max_fpr=...)``). It is trained for and decides about early stopping.
+            ``roc_auc_score(max_fpr=...)``). The training maximizes it, and early stopping uses it.
         hidden: sizes of the hidden ReLU layers; ``()`` is a linear model.
         module: your network instead: a module, which is copied, or a function of the number of features that returns
             one. It maps (n, features) to one score per example, or per label, without a sigmoid.

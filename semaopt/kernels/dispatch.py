@@ -50,7 +50,7 @@ def run(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[st
         raise SparseGradientError("semaopt does not support sparse gradients")
     paths = [choose(rule, *each) for each in zip(xs, gs, states, strict=True)]
     if isinstance(rule.scaling, AdamPlus) and len(set(paths)) > 1:
-        # Its norm is over all parameters: one path for all, the one that serves most.
+        # Its norm is over all parameters, so all take the path that supports each of them.
         paths = [max(paths, key=IMPLEMENTATIONS.index)] * len(paths)
     for path, step in (("c", _compiled_group), ("foreach", foreach_group), ("loop", loop_group)):
         part = [i for i, taken in enumerate(paths) if taken == path]
@@ -73,7 +73,7 @@ def choose(rule: StepRule, x: Tensor, g: Tensor, state: dict[str, Any]) -> str:
 def validate_implementation(name: Any) -> None:
     """Raise unless ``name`` is a value of the option ``implementation``."""
     rule = f"must be one of {', '.join(map(repr, IMPLEMENTATIONS))}"
-    require(name in IMPLEMENTATIONS, "implementation", name, rule, "use 'auto', which takes the fastest that can serve")
+    require(name in IMPLEMENTATIONS, "implementation", name, rule, "use 'auto', which takes the fastest supported path")
 
 
 def validate(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]]) -> None:
@@ -109,7 +109,7 @@ def _obstacles(path: str, rule: StepRule) -> Iterator[str]:
 
 
 def _obstacles_of(path: str, rule: StepRule, x: Tensor, g: Tensor, state: dict[str, Any]) -> Iterator[str]:
-    """Yield what keeps a path from serving this parameter."""
+    """Yield the reasons why a path does not support this parameter."""
     for tensor in (x, g):
         if type(tensor) not in PLAIN:
             yield f"{type(tensor).__name__} is a tensor subclass and may keep its values elsewhere"
@@ -139,7 +139,7 @@ def _compiled_group(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: 
     if not compiled.step(rule, xs, copies, states):
         what = [(tuple(x.shape), x.dtype, x.stride()) for x in xs]
         raise RuntimeError(
-            f"the C step refused parameters that it should serve, {what}: use implementation='loop' and report this"
+            f"the C step refused parameters that it should support, {what}: use implementation='loop' and report this"
         )
 
 

@@ -80,7 +80,7 @@ class RankingLoss(Tracked):
         return SCORES[self.score](full_precision(scores)[0])
 
     def _labelled(self, scores: Tensor, labels: Tensor, index: Tensor | None, columns: int = 1) -> Ranked:
-        """Return validated inputs, those of all ranks with a process group; a binary problem has vectors."""
+        """Return the validated inputs, with a process group those of all ranks; vectors if there is one label."""
         _validate_shapes(scores, labels, columns)
         shape = (-1,) if columns == 1 else (-1, columns)
         b, rows = labels.reshape(shape), self.rows(index, len(scores))

@@ -68,8 +68,8 @@ _EQUIVALENTS = {
     "dampening": "pass beta=momentum and scaling='shb', which has dampening = momentum",
     "nesterov": "Nesterov momentum is not available",
     "amsgrad": "pass scaling='amsgrad'",
-    "fused": "pass implementation='c'; 'auto' takes it wherever it can serve",
-    "foreach": "pass implementation='foreach'; 'auto' takes it wherever it can serve",
+    "fused": "pass implementation='c'; 'auto' takes it where it is supported",
+    "foreach": "pass implementation='foreach'; 'auto' takes it where it is supported",
     "capturable": "leave it out and compile the step: torch.compile(optimizer.step)",
 }
 
@@ -201,7 +201,7 @@ class SemaOptimizer(Optimizer):
         super().__init__(params, Defaults(defaults))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what torch's list of names has, and the attributes that it leaves out."""
+        """Return the attributes that torch pickles, and those that it leaves out."""
         return {**super().__getstate__(), "_nonfinite": self._nonfinite, "_process_group": self._process_group}
 
     @property
@@ -381,10 +381,10 @@ class SemaOptimizer(Optimizer):
             state["rounding"] = counter("rounding", first_key(group["rounding_seed"], k, i))
 
     def _initializes(self, closure: Any) -> bool:
-        """Create the state, without a step, if torch.distributed.checkpoint asks for it; return whether it did.
+        """Return whether torch.distributed.checkpoint makes this call, and if so create the state without a step.
 
         To learn the shapes of an optimizer without state, it calls ``step(closure=None)`` with zero gradients and zero
-        learning rates. As a step that would use up v_0, count, and advance stages.
+        learning rates. A real step would use up v_0, be counted and advance stages.
         """
         zero = closure is None and not self.state and all(group["lr"] == 0 for group in self.param_groups)
         params = [(group, i, x) for group in self.param_groups for i, x in enumerate(group["params"])] if zero else []

@@ -1,4 +1,4 @@
-"""The state of one parameter: its start, and its way back from a checkpoint."""
+"""The state of one parameter: its initial value, and how it is restored from a checkpoint."""
 
 from __future__ import annotations
 

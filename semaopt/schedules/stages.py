@@ -40,7 +40,7 @@ class Stage:
 
 
 class Stages:
-    r"""Run an optimizer in stages (``alg:adam_PL``); the loop over the data stays yours.
+    r"""Run an optimizer in stages (``alg:adam_PL``); you write the loop over the data.
 
     .. math:: x_{k+1}, v_{k+1} = ASA(x_k, v_k, \eta_k, \beta_k, T_k)
 

@@ -134,7 +134,7 @@ class Spec(Settings):
     methods: list[Method] = Field(min_length=1, max_length=100)
     tuning: Tuning | None = None
     vectorize: int = Field(default=1, ge=1, le=1000)
-    """Settings of one method that are trained as one vectorized model, each from all seeds; 1 trains runs one by one.
+    """Number of settings of one method to train as one vectorized model, each with all seeds; 1 trains runs one by one.
 
     Algorithms that cannot be vectorized are trained one by one.
     """
