@@ -144,7 +144,7 @@ def pesg(model: nn.Module, b: Tensor, seed: int, **options: Any) -> Setup:
     from libauc.losses.auc import AUCMLoss
     from libauc.optimizers.pesg import PESG
 
-    loss = AUCMLoss(device="cpu")  # version v1, the prior counted in each batch: its default
+    loss = AUCMLoss(device="cpu")  # by default version v1, which takes the prior from each batch
     optimizer = PESG(model.parameters(), loss_fn=loss, verbose=False, device=torch.device("cpu"), **options)
     return Setup(lambda h, b, _: loss(h.sigmoid(), b[:, None]), optimizer)  # a sigmoid as in its tutorials
 
@@ -353,7 +353,7 @@ def execute(jobs: list[Job], path: Path, workers: int) -> None:
 
 
 def table(rows: Iterable[dict[str, Any]], methods: list[str], metric: str) -> np.ndarray:
-    """Return (sets, methods): means over folds and seeds, only of sets where every method has as many results."""
+    """Return (sets, methods): means over folds and seeds, for the sets that are complete for every method."""
     cells: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         if row["method"] in methods:
@@ -416,8 +416,8 @@ def available(methods: list[str]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=["development", "test", "all"], help="the KEEL sets of this half")
-    parser.add_argument("--sets", nargs="+", default=[], help="more sets by name")
+    parser.add_argument("--half", choices=["development", "test", "all"], help="run the KEEL sets of this half")
+    parser.add_argument("--sets", nargs="+", default=[], help="names of further data sets")
     parser.add_argument("--methods", nargs="+", default=DEFAULT)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--first-seed", type=int, default=0)

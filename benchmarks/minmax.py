@@ -210,7 +210,7 @@ BUDGET = 18
 
 
 def edges(grid: dict[str, list[float]], best: dict[str, float]) -> dict[str, float]:
-    """Return, for every best value on the edge of its grid, the next value outside; 0 has none."""
+    """Return the next value outside the grid for every best value on an edge, except for 0."""
     outside = {}
     for key, values in grid.items():
         if best[key] == values[-1]:

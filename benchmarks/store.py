@@ -5,7 +5,7 @@
 
 The runs form a grid of three variants of Adam on digits, with synthetic curves: nothing is trained, and every command
 finds all runs finished. Times are medians. The last column is the exponent of the growth since the previous size. The
-exit status is 1 if resuming or the report grows faster than the power 1.3.
+exit status is 1 if this exponent exceeds 1.3 for resuming or for the report.
 """
 
 from __future__ import annotations

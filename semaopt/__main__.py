@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def _without_extra(args: list[str], missing: str) -> int:
-    """Answer what needs no extra; refuse everything else with the command that installs it."""
+    """Handle arguments that need no extra; for all others print the command that installs it."""
     if args == ["--version"]:
         print(f"semaopt {__version__}")
     elif args in ([], ["--help"]):

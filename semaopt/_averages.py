@@ -44,5 +44,5 @@ def sample_weight(group: dict[str, Any], state: dict[str, Any]) -> float:
 
 
 def buffer_multiple(group: dict[str, Any]) -> float:
-    """Return SGD's momentum buffer over the moving average that it represents."""
+    """Return the ratio of SGD's momentum buffer to the moving average that it represents."""
     return (1 - to_float(group.get("dampening", group["momentum"]))) / (1 - to_float(group["momentum"]))

@@ -29,7 +29,7 @@ def plain(value: Any) -> Any:
 
 
 def restore(what: str, description: Mapping[str, Any], live: Any, known: Mapping[str, type[Any]]) -> Any:
-    """Return the object for the result of :func:`describe`; an object of the user must already be ``live``."""
+    """Rebuild an object from the result of :func:`describe`; for a custom class, ``live`` must be such an object."""
     name, values = description["name"], {k: v for k, v in description.items() if k != "name"}
     if name in known:
         return known[name](**values)

@@ -51,7 +51,7 @@ def invalid(name: str, value: object, rule: str, remedy: str) -> str:
 
 
 def is_real(value: Any) -> bool:
-    """Return whether ``value`` is a real number (NumPy's count, a bool does not) or a real one-element tensor."""
+    """Return whether ``value`` is a real number (NumPy's included, bool excluded) or a real one-element tensor."""
     if isinstance(value, Tensor):
         return value.numel() == 1 and not value.is_complex()
     return isinstance(value, Real) and not isinstance(value, bool)

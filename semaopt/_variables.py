@@ -26,7 +26,7 @@ def declare(x: T, role: str, projection: Projection | None = None) -> T:
 
 
 def declared_role(x: Tensor) -> str | None:
-    """Return "primal" or "dual", or None for a tensor of which nothing was declared."""
+    """Return "primal" or "dual", or None if nothing was declared for the tensor."""
     role: str | None = getattr(x, _ROLE, None)
     return role
 

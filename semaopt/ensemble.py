@@ -98,7 +98,7 @@ class Ensemble:
         return x
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make the parameters views of the stacked tensors again: copies and pickles hold separate tensors.
+        """Turn the parameters of a copied or unpickled ensemble back into views of the stacked tensors.
 
         They are swapped in place because an optimizer that was copied along refers to them. Setting ``.data`` would
         hide their updates from autograd's check that nothing changed between a forward and its backward pass.
@@ -184,7 +184,7 @@ class Ensemble:
         return self.train(False)
 
     def member(self, m: int) -> nn.Module:
-        """Return member m as a separate model, with copies of its parameters and buffers and the same frozen ones."""
+        """Return member m as a separate model, with copies of its tensors and the same parameters frozen."""
         model = copy.deepcopy(self._skeleton)
         model.load_state_dict(self.state_dict_of(m), strict=False)
         with torch.no_grad():

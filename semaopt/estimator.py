@@ -89,9 +89,9 @@ def group_norm(tensors: list[Tensor]) -> Tensor:
 
 
 def square(g: Tensor) -> Tensor:
-    """Return ``g^2``, clipped to the largest number that an average can be stored in.
+    """Return ``g^2``, clipped to the largest number that an average can store.
 
-    In float32 that happens from |g| = 1.8e19 on. An infinite average would be NaN in the next step.
+    In float32, values are clipped if |g| > 1.8e19. An infinite average would become NaN in the next step.
 
     >>> square(torch.tensor([3.0, 1e38]))
     tensor([9.0000e+00, 3.3895e+38])
@@ -100,7 +100,7 @@ def square(g: Tensor) -> Tensor:
 
 
 def largest(g: Tensor) -> float:
-    """Return the largest number of the dtype of g; for float32 that of bf16, in which averages may be stored."""
+    """Return the largest number of g's dtype; for float32, that of bf16, because averages may be stored in bf16."""
     return torch.finfo(torch.bfloat16 if g.dtype == torch.float32 else g.dtype).max
 
 

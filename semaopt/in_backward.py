@@ -82,8 +82,8 @@ class InBackward:
                 group = self.optimizer.param_groups[k]  # load_state_dict replaces the groups
                 _step_one(self.optimizer, group, k, i, x)
             finally:
-                x.grad = None  # also after an error: the next backward would add to it
-            self.optimizer.__dict__["_opt_called"] = True  # torch's schedulers warn if no step came before theirs
+                x.grad = None  # even after an error, so that the next backward pass does not add to it
+            self.optimizer.__dict__["_opt_called"] = True  # otherwise torch's schedulers warn that no step was taken
 
         return arrived
 

@@ -34,7 +34,7 @@ class Iterates:
     .. math:: \bar x \leftarrow \bar x + \frac{p+1}{t+p+1}(x_t - \bar x), \qquad p = \text{power},
 
     which gives late iterates more weight and needs no horizon (Shamir and Zhang, 2013). Parameters added by
-    ``add_param_group`` count as constant before. Skipped steps do not count.
+    ``add_param_group`` count as constant before. Skipped steps are not counted.
 
     Evaluate with the average inside ``with iterates.use("average"):``. A model with BatchNorm needs statistics for the
     averaged weights: call ``torch.optim.swa_utils.update_bn(loader, model)`` inside the block, on a copy of the model

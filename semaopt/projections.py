@@ -266,7 +266,7 @@ def describe(project: Projection | None) -> dict[str, Any] | None:
 
 
 def restore(description: dict[str, Any] | None, live: Projection | None) -> Projection | None:
-    """Return the projection for the result of :func:`describe`; a callable of the user must already be ``live``."""
+    """Rebuild a projection from the result of :func:`describe`; ``live`` must be the callable if it is custom."""
     if description is None:
         return None
     restored: Projection = _serialization.restore("project", description, live, BY_NAME)

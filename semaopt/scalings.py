@@ -95,7 +95,7 @@ class Adam:
 
     Args:
         beta2: the momentum of u, in [0, 1).
-        g0: added to sqrt(u), so that s is at most 1/g0; eps in torch.
+        g0: added to sqrt(u), so that s is at most 1/g0. Torch calls it eps.
     """
 
     beta2: float = 0.999
@@ -123,7 +123,7 @@ class AMSGrad:
 
     Args:
         beta2: the momentum of u, in [0, 1).
-        g0: added to sqrt(u), so that s is at most 1/g0; eps in torch.
+        g0: added to sqrt(u), so that s is at most 1/g0. Torch calls it eps.
     """
 
     beta2: float = 0.999
@@ -154,7 +154,7 @@ class AdaFom:
     """u = mean of g^2 over the steps so far (AdaGrad with its sum divided by t + 1).
 
     Args:
-        g0: added to sqrt(u), so that s is at most 1/g0; eps in torch.
+        g0: added to sqrt(u), so that s is at most 1/g0. Torch calls it eps.
     """
 
     g0: float = 1e-7
@@ -180,7 +180,7 @@ class AdamPlus:
     """u = |v|, one number: the norm of the tracked gradient over all parameters of the group.
 
     Args:
-        g0: added to sqrt(u), so that s is at most 1/g0; eps in torch.
+        g0: added to sqrt(u), so that s is at most 1/g0. Torch calls it eps.
     """
 
     g0: float = 1e-7
@@ -288,6 +288,6 @@ def describe(scaling: Scaling) -> dict[str, Any]:
 
 
 def restore(description: dict[str, Any], live: Scaling) -> Scaling:
-    """Return the scaling that :func:`describe` described; a custom one must be ``live`` already."""
+    """Rebuild a scaling from the result of :func:`describe`; for a custom one, ``live`` must be of its class."""
     restored: Scaling = _serialization.restore("scaling", description, live, BY_NAME)
     return restored

@@ -116,7 +116,7 @@ class AccMDA(MinMaxOptimizer):
         self.algorithm_state["taken"] += 1
         for group in self.param_groups:
             for z in group["params"]:
-                if z.grad is None:  # frozen or unused: v is not of this step, so it starts over once z has a gradient
+                if z.grad is None:  # frozen or unused: v is outdated, so it starts over once z has a gradient
                     self.state.pop(z, None)
         return loss
 
@@ -138,7 +138,7 @@ class AccMDA(MinMaxOptimizer):
             target = y.clone()
             ascend_(target, v.to(y.dtype), group["lr"], group["project"])
             y.lerp_(target, eta)
-            projections.apply_(group["project"], y)  # rounding may move a point between two of Y out of Y
+            projections.apply_(group["project"], y)  # rounding may move a point between two points of Y out of Y
             increment_(self.state[y]["step"])
 
     def _two_gradients(self, closure: Closure) -> tuple[Any, dict[Tensor, Tensor]]:

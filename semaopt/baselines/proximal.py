@@ -133,7 +133,7 @@ def stage_buffers(group: dict[str, Any], inner: InnerStep) -> tuple[str, ...]:
 
 
 def stage_step(optimizer: MinMaxOptimizer, inner: InnerStep, closure: Callable[[], Any] | None) -> Any:
-    """Take one step of the present stage, and restart at the averages after its last one; return the loss."""
+    """Take one step of the present stage, and restart at the averages after its last step; return the loss."""
     loss = evaluate(closure)
     optimizer._validate_step()
     if optimizer._skips():
@@ -199,7 +199,7 @@ class EpochSGDA(MinMaxOptimizer):
         (x_0^{k+1}, y_0^{k+1}) &= \tfrac{1}{T_k}\sum_{t<T_k} (x_t, y_t)
 
     Args:
-        primal, dual, lr, dual_lr, project: as in :class:`semaopt.PDAda`; ``group["lr"]`` stays eta.
+        primal, dual, lr, dual_lr, project: as in :class:`semaopt.PDAda`; ``group["lr"]`` holds eta unchanged.
         stage_length: T_0 in steps.
         growth: ``"linear"``: T_k = (k+1) T_0 (also ``"inverse"``: T_k = T_0 eta_0/eta_k, the same here), or
             ``"constant"``: T_k = T_0.
@@ -248,7 +248,7 @@ class EpochSGDA(MinMaxOptimizer):
         return stage_buffers(group, PlainStep())
 
     @lean_hooks
-    @_disable_dynamo  # the step counts would be new to every graph; torch.compiler.disable imports the compiler, 2 s
+    @_disable_dynamo  # new step counts would recompile every graph; torch.compiler.disable takes 2 s to import
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step.
@@ -268,7 +268,7 @@ class PESSGDA(MinMaxOptimizer):
         (x_0^{k+1}, y_0^{k+1}) &= \tfrac{1}{T_k}\sum_{t<T_k} (x_t, y_t)
 
     Args:
-        primal, dual, lr, dual_lr, project: as in :class:`semaopt.PDAda`; ``group["lr"]`` stays eta_0.
+        primal, dual, lr, dual_lr, project: as in :class:`semaopt.PDAda`; ``group["lr"]`` holds eta_0 unchanged.
         stage_length: T_0 in steps.
         growth: ``"linear"``: T_k = (k+1) T_0; ``"constant"``: T_k = T_0 (the paper's experiments); ``"inverse"``:
             T_k = T_0 eta_0/eta_k (the theorems of Guo et al.).

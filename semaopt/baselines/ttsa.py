@@ -26,7 +26,7 @@ class TTSA(BilevelOptimizer):
 
     Args:
         upper, lower, lr, lower_lr, lower_weight_decay, project, process_group, on_nonfinite: as in
-            :class:`semaopt.SMB`; the ``lr`` of the groups stays eta.
+            :class:`semaopt.SMB`; ``group["lr"]`` holds eta unchanged.
         inverse: h; None stands for :class:`semaopt.hypergradient.Neumann`.
         powers: exponents of 1/(t+1) for y and for x.
 

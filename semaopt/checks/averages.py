@@ -61,9 +61,9 @@ def judge(
     """Compare measured averages with the plans of the same T.
 
     Args:
-        name: of the check.
+        name: name of the check.
         plans, runs: the plan and the simulation for each T.
-        weight: of |y - y*|^2 in the tracking error.
+        weight: weight of |y - y*|^2 in the tracking error.
         logarithm: whether the rate of the theorem is ln(T)/sqrt(T) instead of 1/sqrt(T).
         rates: whether the T are large enough to fit a rate.
         unaveraged: runs with gamma = 1, if the check has a converse.

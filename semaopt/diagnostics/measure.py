@@ -168,7 +168,7 @@ def oracle(optimizer: Optimizer, group: dict[str, Any], x: Tensor, g: Tensor) ->
 
 
 def innovation(group: dict[str, Any], m: dict[str, Any], sample: Tensor, v: Tensor) -> Tensor | None:
-    r"""Return the sample minus the estimate before it, from the estimate after it; None in the first step.
+    r"""Return O - v_t, the sample minus the previous estimate, computed from v_{t+1}; None in the first step.
 
     :math:`v_{t+1} = [(w_{t+1} - \gamma)v_t + \gamma O]/w_{t+1}`, so :math:`O - v_t = (O -
     v_{t+1})w_{t+1}/(w_{t+1} - \gamma)`. The weight w of all samples is 1 without bias correction.

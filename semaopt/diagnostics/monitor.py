@@ -290,9 +290,9 @@ class Monitor:
 
     @property
     def sigma2(self) -> float | None:
-        """The average of |O - grad F|^2; without a full gradient that of |O - v_t|^2.
+        """The average of |O - grad F|^2 or, without a full gradient, of |O - v_t|^2.
 
-        The latter includes the tracking error. None for SBMA. Skipped steps do not count.
+        The latter includes the tracking error. None for SBMA. Skipped steps are not counted.
         """
         return self._mean("noise")
 

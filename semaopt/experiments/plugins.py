@@ -20,7 +20,7 @@ from typing import Any
 
 
 class PluginError(ValueError):
-    """A plug-in that cannot be imported, does not exist or is not what it is used as."""
+    """A plug-in that cannot be imported, does not exist or has the wrong type."""
 
 
 def is_plugin(name: str) -> bool:

@@ -140,7 +140,7 @@ class Sample:
 
 
 class Oracles:
-    """The two closures and the parameters they are differentiated in. Use it with gradients enabled.
+    """The two closures and the parameters with respect to which they are differentiated. Use it with gradients enabled.
 
     Args:
         outer: returns a fresh sample of f at each call.

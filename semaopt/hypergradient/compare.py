@@ -26,7 +26,7 @@ class Comparison:
     Attributes:
         relative_error: :math:`|\bar e - \nabla F|/|\nabla F|` for the mean estimate :math:`\bar e`. The part
             ``spread / sqrt(estimates)`` is noise, the rest is bias.
-        cosine: of the angle between :math:`\bar e` and :math:`\nabla F`.
+        cosine: cosine of the angle between :math:`\bar e` and :math:`\nabla F`.
         spread: the root mean square distance of one estimate from the mean, divided by :math:`|\nabla F|`.
         estimates, samples: how many estimates were averaged, and how many samples the exact gradient is a mean of.
         norm: :math:`|\nabla F|`.

@@ -179,7 +179,7 @@ class Neumann(_Series):
 class NeumannSeries(_Series):
     r"""The Neumann series with all its terms, :math:`\frac1C\sum_{i<k}\prod_{j\le i}(I - O_{gyy,j}/C)`, no random p.
 
-    It has the mean of :class:`Neumann` and a lower variance. It takes k - 1 products, the average of
+    It has the same mean as :class:`Neumann` and a lower variance. It takes k - 1 products, the average of
     ``Neumann(2 * terms - 1)``: at equal cost, compare ``NeumannSeries(k)`` with ``Neumann(2k - 1)``.
 
     Args:
@@ -353,6 +353,6 @@ def describe(inverse: Inverse) -> dict[str, Any]:
 
 
 def restore(description: dict[str, Any], live: Inverse) -> Inverse:
-    """Return the inverse that :func:`describe` described. A user-defined inverse must be ``live`` already."""
+    """Return the inverse that :func:`describe` described. For a user-defined inverse, ``live`` must be of its class."""
     restored: Inverse = _serialization.restore("inverse", description, live, BY_NAME)
     return restored

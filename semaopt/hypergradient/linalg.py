@@ -108,8 +108,8 @@ def power_iteration(oracles: Oracles, v: Vector, steps: int = 10) -> float:
 
 
 def refuse_flat(bound: float) -> None:
-    """Raise if every Hessian-vector product was 0: nothing can be divided by that bound."""
-    require(bound > 0, "bound", bound, "inner() is flat in the lower parameters", "add a regularizer to inner()")
+    """Raise if every Hessian-vector product was 0, since the bound is a divisor."""
+    require(bound > 0, "bound", bound, "inner() has no curvature in the lower level", "add a regularizer to inner()")
 
 
 def along_growth(oracles: Oracles, v: Vector, C: float, p: int) -> float:

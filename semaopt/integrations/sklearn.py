@@ -75,7 +75,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         metric: ``"auroc"``, ``"ap"`` (average precision) or ``"pauc"`` (AUROC up to ``max_fpr``, standardized as in
-            ``roc_auc_score(max_fpr=...)``). It is trained for and decides about early stopping.
+            ``roc_auc_score(max_fpr=...)``). The training maximizes it, and early stopping uses it.
         hidden: sizes of the hidden ReLU layers; ``()`` is a linear model.
         module: your network instead: a module, which is copied, or a function of the number of features that returns
             one. It maps (n, features) to one score per example, or per label, without a sigmoid.
@@ -506,7 +506,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return torch.where((positive > 0) & (positive < known), positive / known.clamp_min(1e-300), 0.5).float()
 
     def _split(self, b: Tensor, generator: torch.Generator) -> Array:
-        """Return the rows of the validation part; each class, or rarest label of a row, gives the same share."""
+        """Return the rows of the validation part, stratified by class (with several labels: by the rarest one)."""
         if self.validation_fraction == 0:
             return np.arange(0)
         positives = b.nan_to_num(0)

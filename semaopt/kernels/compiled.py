@@ -178,7 +178,7 @@ class Table:
 
 
 def _kind(x: Tensor, g: Tensor, tensors: list[Tensor | None]) -> int | None:
-    """Return the number of step.h for the storage of a parameter and its averages, or None if a tensor does not fit."""
+    """Return step.h's code for the dtypes of a parameter and its averages, or None if a tensor is unsupported."""
     averages, counters = [m for m in tensors[:3] if m is not None], tensors[3:]
     dtype = averages[0].dtype if averages else torch.float32 if x.dtype == torch.bfloat16 else x.dtype
     kind = KINDS.get((x.dtype, dtype))

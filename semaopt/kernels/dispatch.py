@@ -6,7 +6,7 @@ foreach    the same scalings on any device and in any real dtype, and inside tor
 loop       everything else: complex numbers, tensor subclasses (DTensor), differentiable steps, custom scalings
 =========  ==================================================================================================
 
-``implementation="auto"`` takes the first that can serve, parameter by parameter. Naming one that cannot is an error.
+``implementation="auto"`` takes the first one that supports the parameter. Any other choice raises if it is unsupported.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SparseGradientError(RuntimeError):
 
 
 def run(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]]) -> None:
-    """Take one step of the parameters of a group, each on a path that can serve it."""
+    """Take one step of the parameters of a group, each on a path that supports it."""
     if (
         rule.implementation in ("auto", "c")
         and type(rule.scaling) in SCALINGS
@@ -50,7 +50,7 @@ def run(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[st
         raise SparseGradientError("semaopt does not support sparse gradients")
     paths = [choose(rule, *each) for each in zip(xs, gs, states, strict=True)]
     if isinstance(rule.scaling, AdamPlus) and len(set(paths)) > 1:
-        # Its norm is over all parameters: one path for all, the one that serves most.
+        # Its norm is over all parameters, so all take the path that supports each of them.
         paths = [max(paths, key=IMPLEMENTATIONS.index)] * len(paths)
     for path, step in (("c", _compiled_group), ("foreach", foreach_group), ("loop", loop_group)):
         part = [i for i, taken in enumerate(paths) if taken == path]
@@ -73,11 +73,11 @@ def choose(rule: StepRule, x: Tensor, g: Tensor, state: dict[str, Any]) -> str:
 def validate_implementation(name: Any) -> None:
     """Raise unless ``name`` is a value of the option ``implementation``."""
     rule = f"must be one of {', '.join(map(repr, IMPLEMENTATIONS))}"
-    require(name in IMPLEMENTATIONS, "implementation", name, rule, "use 'auto', which takes the fastest that can serve")
+    require(name in IMPLEMENTATIONS, "implementation", name, rule, "use 'auto', which takes the fastest supported path")
 
 
 def validate(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]]) -> None:
-    """Raise if the rule names a path that cannot serve one of the parameters."""
+    """Raise if the requested path does not support one of the parameters."""
     wanted = rule.implementation
     if wanted in ("auto", "loop"):
         return
@@ -88,7 +88,7 @@ def validate(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[di
 
 
 def why_not(path: str, rule: StepRule, x: Tensor, g: Tensor, state: dict[str, Any]) -> str | None:
-    """Return why a path ("c" or "foreach") cannot serve a parameter, or None if it can.
+    """Return why a path ("c" or "foreach") does not support a parameter, or None if it does.
 
     Before there is a gradient or a state, pass the parameter as its gradient and {} as its state.
     """
@@ -96,7 +96,7 @@ def why_not(path: str, rule: StepRule, x: Tensor, g: Tensor, state: dict[str, An
 
 
 def _obstacles(path: str, rule: StepRule) -> Iterator[str]:
-    """Yield what keeps a path from serving any parameter under this rule."""
+    """Yield the reasons why a path supports no parameter under this rule."""
     scaling = type(rule.scaling)
     if scaling not in SCALINGS:
         yield f"the scaling {scaling.__name__} is not one of Table 2, and only those have fast paths"
@@ -109,7 +109,7 @@ def _obstacles(path: str, rule: StepRule) -> Iterator[str]:
 
 
 def _obstacles_of(path: str, rule: StepRule, x: Tensor, g: Tensor, state: dict[str, Any]) -> Iterator[str]:
-    """Yield what keeps a path from serving this parameter."""
+    """Yield the reasons why a path does not support this parameter."""
     for tensor in (x, g):
         if type(tensor) not in PLAIN:
             yield f"{type(tensor).__name__} is a tensor subclass and may keep its values elsewhere"
@@ -139,7 +139,7 @@ def _compiled_group(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: 
     if not compiled.step(rule, xs, copies, states):
         what = [(tuple(x.shape), x.dtype, x.stride()) for x in xs]
         raise RuntimeError(
-            f"the C step refused parameters that it should serve, {what}: use implementation='loop' and report this"
+            f"the C step refused parameters that it should support, {what}: use implementation='loop' and report this"
         )
 
 

@@ -72,7 +72,7 @@ def loop_group(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[
             y.mul_(1 - eta * decay)
     elif decay != 0:
         hs = [
-            # alpha must be a number. The clone keeps what ``*`` saves for a differentiable decay safe from x.sub_.
+            # alpha must be a number. If decay is differentiable, ``*`` saves its input: clone it before x.sub_.
             h + decay * y.clone() if isinstance(decay, Tensor) else h.add(y, alpha=decay)
             for h, y in zip(hs, ys, strict=True)
         ]

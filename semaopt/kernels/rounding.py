@@ -104,7 +104,7 @@ def round_state_(state: Mapping[str, Tensor], wide: Mapping[str, Tensor]) -> Non
     """Write float32 averages back into a state that stores them in bf16; the step has been counted already.
 
     All averages of an element share its random bits: each is unbiased, and a new maximum is rounded like the average
-    that it equals. A state that is not in bf16 was changed in place, and nothing is written.
+    that it equals. A state in another dtype was already updated in place, so nothing is written.
     """
     if "rounding" not in state:
         return

@@ -89,7 +89,7 @@ class ClosedForm(torch.autograd.Function):
 
 
 def is_eager() -> bool:
-    """Return whether no transform and no compiler traces the operations.
+    """Return whether operations run directly, without a transform or a compiler.
 
     Then data-dependent validation is possible and :class:`ClosedForm` may replace the operations.
     """

@@ -113,7 +113,7 @@ class FirstBatches:
 
 
 def _plausible(row: list[float], p: float) -> bool:
-    """Return whether p may be the share of positives.
+    """Return whether p is a plausible share of positives.
 
     Args:
         row: sums over the batches of 1, the labels, the positives, their share and its square.

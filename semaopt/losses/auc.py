@@ -68,11 +68,11 @@ class AUCMinMax(nn.Module):
         margin: m > 0, the desired distance between the scores of the two classes.
         surrogate: ``"square"``, or ``"squared_hinge"`` for the AUC-margin loss, which adds the constraint
             y >= -m (alpha = m + y >= 0) and so does not penalize class means that are farther apart than m.
-        validate: check the labels of every batch, one reduction that waits for a GPU. The first batches are also
-            compared with the prior, and the moves of s, r and y with what a min-max optimizer would do; a warning is
-            raised if they disagree, or if the objective becomes infinite or NaN. Compiled or transformed code
-            (:mod:`torch.func`) is never checked.
-        device, dtype: of s, r, y and the prior, which has at least float32.
+        validate: check the labels of every batch. This costs one reduction, which waits for a GPU. The first batches
+            are also compared with the prior, and the moves of s, r and y with what a min-max optimizer would do; a
+            warning is raised if they disagree, or if the objective becomes infinite or NaN. Compiled or transformed
+            code (:mod:`torch.func`) is never checked.
+        device, dtype: device and dtype of s, r, y and the prior. The prior has at least the precision of float32.
 
     Shapes: scores (n,) or (n, 1) with labels (n,) or (n, 1). With C priors: scores (n, C) with labels (n, C)
     (multi-label), or with integer class numbers (n,) (each class against the rest); the loss is the mean over classes.

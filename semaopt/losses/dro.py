@@ -40,7 +40,7 @@ class DRO(nn.Module):
         strength: lambda > 0.
         regularizer: ``"kl"`` or ``"chi2"``.
         frequencies: pi, the probability of each index in a batch; uniform by default.
-        device, dtype: of the weights and frequencies.
+        device, dtype: device and dtype of the weights and frequencies.
 
     The dual variable is :attr:`weights`; the optimizer reads its set, the simplex, from ``dual_parameters()``. The
     objective is strongly concave in p with modulus at least lambda (chi2: :math:`\lambda/\max\pi`), so start with a

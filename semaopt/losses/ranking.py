@@ -80,7 +80,7 @@ class RankingLoss(Tracked):
         return SCORES[self.score](full_precision(scores)[0])
 
     def _labelled(self, scores: Tensor, labels: Tensor, index: Tensor | None, columns: int = 1) -> Ranked:
-        """Return validated inputs, those of all ranks with a process group; a binary problem has vectors."""
+        """Return the validated inputs, with a process group those of all ranks; vectors if there is one label."""
         _validate_shapes(scores, labels, columns)
         shape = (-1,) if columns == 1 else (-1, columns)
         b, rows = labels.reshape(shape), self.rows(index, len(scores))
@@ -223,7 +223,7 @@ class MeanAveragePrecision(RankingLoss):
         return 1 - precision.mean(), torch.stack([-inverse, precision * inverse], 1) @ weights
 
     def _outer(self, z: Tensor, c: Tensor) -> Tensor:
-        """Return f(z), the mean of 1 - z1/z2 over the rows of each label, then over the labels that have any."""
+        """Return f(z), the mean of 1 - z1/z2 over the rows of each label, then over the labels with rows."""
         count = torch.bincount(c, minlength=self.num_labels).to(z)
         weight = 1 / (count[c] * (count > 0).sum().clamp_min(1))
         return ((1 - z[:, 0] / z[:, 1]) * weight).sum()
@@ -474,7 +474,7 @@ class NDCG(RankingLoss):
             self.register_buffer("thresholds", torch.full((len(counts),), math.nan, device=rel.device))
 
     def forward(self, scores: Tensor, relevance: Tensor, index: Tensor) -> Tensor:
-        """Return 1 minus the smooth NDCG of the queries of the batch; those without relevant items do not count."""
+        """Return 1 minus the smooth NDCG of the queries of the batch; queries without relevant items are ignored."""
         with without_autocast(scores):
             _validate_shapes(scores, relevance, 1)
             require(isinstance(index, Tensor), "index", index, "must be a tensor", "It also determines the queries.")

@@ -46,7 +46,7 @@ class Tracked(nn.Module):
             Averages and gradients then equal those of one process, provided that gradients are averaged over the
             ranks, as in DDP, and that all ranks have the same batch size. By default each rank uses its own batch and
             keeps the averages of the examples that it has seen; see :meth:`synchronize`.
-        device: of the averages.
+        device: device of the averages.
 
     The averages are a float32 buffer :attr:`z`, NaN for an example that was not visited yet. They are saved with the
     ``state_dict`` and move with the module. In evaluation mode or under ``no_grad`` they are neither read nor changed:
@@ -81,7 +81,7 @@ class Tracked(nn.Module):
         return g if buffer is None else self.update(buffer, g, rows) + (g - g.detach())
 
     def average_log(self, log_g: Tensor, rows: Rows, name: str = "z") -> Tensor:
-        """Do as :meth:`average` for inner values given and stored as logarithms; return the logarithm of z."""
+        """Update the averages like :meth:`average`, with all values as logarithms; return the logarithm of z."""
         buffer = self._buffer(name)
         if buffer is None:
             return log_g
@@ -146,7 +146,7 @@ class Tracked(nn.Module):
         return value + (world - 1) * (value - value.detach())
 
     def rows(self, index: Tensor | None, n: int) -> Tensor:
-        """Return a valid index of n examples; without averages, placeholders."""
+        """Return the validated index of n examples. It is unused without averages, and may then be None."""
         if self._buffer("z") is None:
             return torch.empty(n, dtype=torch.long) if index is None else index
         assert self.z is not None

@@ -68,8 +68,8 @@ _EQUIVALENTS = {
     "dampening": "pass beta=momentum and scaling='shb', which has dampening = momentum",
     "nesterov": "Nesterov momentum is not available",
     "amsgrad": "pass scaling='amsgrad'",
-    "fused": "pass implementation='c'; 'auto' takes it wherever it can serve",
-    "foreach": "pass implementation='foreach'; 'auto' takes it wherever it can serve",
+    "fused": "pass implementation='c'; 'auto' takes it where it is supported",
+    "foreach": "pass implementation='foreach'; 'auto' takes it where it is supported",
     "capturable": "leave it out and compile the step: torch.compile(optimizer.step)",
 }
 
@@ -140,7 +140,7 @@ _MOST_RULES = 1024
 
 
 def rule_of(group: dict[str, Any]) -> StepRule:
-    """Return the :class:`StepRule` of an averaged param group, the last one again if no value has changed."""
+    """Return the :class:`StepRule` of an averaged param group; it is reused while no value changes."""
     values = _values_of(group)
     if type(values[0]) is not float or type(values[1]) is not float or torch.compiler.is_compiling():
         return StepRule(values[0], 1 - values[1], *values[2:])
@@ -201,7 +201,7 @@ class SemaOptimizer(Optimizer):
         super().__init__(params, Defaults(defaults))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what torch's list of names has, and the attributes that it leaves out."""
+        """Return the attributes that torch pickles, and those that it leaves out."""
         return {**super().__getstate__(), "_nonfinite": self._nonfinite, "_process_group": self._process_group}
 
     @property
@@ -244,7 +244,7 @@ class SemaOptimizer(Optimizer):
         group.update({name: plain(value) for name, value in group.items() if name not in ("params", "param_names")})
         if isinstance(group["params"], Tensor):
             group["params"] = [group["params"]]
-        elif not isinstance(group["params"], set):  # torch refuses a set, and says why
+        elif not isinstance(group["params"], set):  # torch raises a clear error for a set
             group["params"] = list(group["params"])
         if "scaling" in group:
             group["scaling"] = scalings.resolve(group["scaling"])
@@ -319,7 +319,7 @@ class SemaOptimizer(Optimizer):
                     gs.append(g)
             if xs and "scaling" in group:
                 validate_state(group, self.state.get(xs[0]), k)
-            if len(self.param_groups) > 1:  # else the step itself notices before anything has moved
+            if len(self.param_groups) > 1:  # with one group the step raises before anything has changed
                 require_dense(group, xs, gs, k)
             if group.get("implementation", "auto") in ("c", "foreach"):
                 dispatch.validate(rule_of(group), xs, gs, [self.state.get(x, {}) for x in xs])
@@ -381,10 +381,10 @@ class SemaOptimizer(Optimizer):
             state["rounding"] = counter("rounding", first_key(group["rounding_seed"], k, i))
 
     def _initializes(self, closure: Any) -> bool:
-        """Create the state, without a step, if torch.distributed.checkpoint asks for it; return whether it did.
+        """Return whether torch.distributed.checkpoint makes this call, and if so create the state without a step.
 
         To learn the shapes of an optimizer without state, it calls ``step(closure=None)`` with zero gradients and zero
-        learning rates. As a step that would use up v_0, count, and advance stages.
+        learning rates. A real step would use up v_0, be counted and advance stages.
         """
         zero = closure is None and not self.state and all(group["lr"] == 0 for group in self.param_groups)
         params = [(group, i, x) for group in self.param_groups for i, x in enumerate(group["params"])] if zero else []

@@ -68,7 +68,7 @@ class BilevelOptimizer(SemaOptimizer):
         super().add_param_group(param_group)
         if any(x.is_complex() for x in self.param_groups[-1]["params"]):
             self.param_groups.pop()
-            raise TypeError("complex parameters have no hypergradient here: pass torch.view_as_real(x), pairs of reals")
+            raise TypeError("complex parameters are unsupported here: pass torch.view_as_real(x)")
 
     def _options(self, role: str | None) -> dict[str, Any]:
         options = super()._options(role)
@@ -98,7 +98,7 @@ class BilevelOptimizer(SemaOptimizer):
     def inverse(self, inverse: Inverse | None) -> None:
         chosen = self._resolved(inverse)
         if type(chosen) is not type(self.inverse):
-            self.algorithm_state["bound"] = None  # each kind has its own notion of it
+            self.algorithm_state["bound"] = None  # each class of inverse defines its own bound
         self.defaults["inverse"] = chosen
         for group in self._of("lower"):
             group["inverse"] = chosen
@@ -202,7 +202,7 @@ class BilevelOptimizer(SemaOptimizer):
         rollback.keep()
         for group in self._of("upper"):
             for x in group["params"]:
-                x.grad = None  # a frozen parameter has no estimate, and must not move by that of the last step
+                x.grad = None  # a frozen parameter has no estimate; that of the last step must not move it
         for x, g in zip(oracles.upper, estimate, strict=True):
             x.grad = None if g is None else g.to(x.dtype)
         for group in self._of("upper"):

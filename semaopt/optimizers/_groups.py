@@ -12,7 +12,7 @@ class Defaults(dict[str, Any]):
     """Defaults that have ``beta`` in place of torch's ``momentum``.
 
     OneCycleLR and CyclicLR look for ``"momentum"`` in the defaults unless ``cycle_momentum=False``, and torch's error
-    does not name that remedy. Torch has no hook for it, so the object that asks is read from the calling frame.
+    does not name that remedy. Torch has no hook to change it, so ``in`` looks up its caller in the calling frame.
     """
 
     def __contains__(self, name: object) -> bool:

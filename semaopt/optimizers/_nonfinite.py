@@ -36,7 +36,7 @@ class NonFiniteGuard:
 
     def __init__(self, policy: Any) -> None:
         rule = "must be None, 'error' or 'skip'"
-        remedy = "None does not look for NaN and Inf, and costs nothing"
+        remedy = "use None to skip the search for NaN and Inf"
         require(policy in POLICIES, "on_nonfinite", policy, rule, remedy)
         self.policy: str | None = policy
         self.skipped = 0
@@ -49,7 +49,7 @@ class NonFiniteGuard:
         """
         if self.policy is None:
             return False
-        if torch.compiler.is_compiling():  # not part of the graph: what happens next depends on the values
+        if torch.compiler.is_compiling():  # the decision depends on values, so it cannot be compiled
             return bool(_outside_the_graph(self, groups, more, process_group))
         return self._decide(groups, more, process_group)
 
@@ -91,7 +91,7 @@ def _named_parameters(groups: list[dict[str, Any]]) -> Iterable[Named]:
 class Rollback:
     """A context that restores the state of some parameters if the block inside raises.
 
-    After :meth:`keep` nothing is restored any more. A ``NonFiniteError`` is handled by the guard: with the policy
+    After :meth:`keep` nothing is restored. A ``NonFiniteError`` is handled by the guard: with the policy
     "skip" it ends the block and is not raised.
 
     Args:
@@ -113,7 +113,7 @@ class Rollback:
         self._algorithm = _copied(optimizer.param_groups[0].get("algorithm", {}))
 
     def keep(self) -> None:
-        """Keep what the block does from here on, whatever happens."""
+        """Restore nothing from here on, even if the block raises."""
         self._enabled = False
 
     def undo(self) -> None:
@@ -210,7 +210,7 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
 
 
 def _is_small(t: Tensor) -> bool:
-    """Return whether a call costs more than its work, so that one torch._foreach_norm for many tensors is faster."""
+    """Return whether the call overhead dominates, so that one torch._foreach_norm for many tensors is faster."""
     return t.numel() <= _SMALL or not t.is_cpu
 
 

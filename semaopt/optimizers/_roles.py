@@ -26,7 +26,7 @@ class Roles:
         first: role of the variables that ASA steps.
         second: role of the variables that are projected.
         kind: kind of optimizer, for error messages.
-        part: what a role is of such a problem, for error messages.
+        part: noun phrase for a role, such as "side of min max", for error messages.
         renamed: name in ``defaults`` -> name in a group of the second role.
     """
 

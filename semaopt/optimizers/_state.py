@@ -1,4 +1,4 @@
-"""The state of one parameter: its start, and its way back from a checkpoint."""
+"""The state of one parameter: its initial value, and how it is restored from a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def counter(name: str, value: float | Tensor = 0.0) -> Tensor:
 
     It is 0-dimensional: torch.distributed.checkpoint expects tensors with dimensions on the parameters' device.
     """
-    # float64 counts steps exactly; torch's float32 stays at 2^24, and with it the key of the stochastic rounding.
+    # float64 counts steps exactly. A float32 counter, as in torch, stops at 2^24 and would freeze the rounding key.
     dtype = torch.int64 if name == "rounding" else torch.float64
     return torch.as_tensor(value, dtype=dtype, device="cpu").clone()
 

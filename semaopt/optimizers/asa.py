@@ -42,17 +42,17 @@ class ASA(SemaOptimizer):
         clip_scaling: bounds ``(c_l, c_u)`` of s = 1/(sqrt(u) + G0), the remedy where ``ass:2`` fails; None does not
             clip.
         differentiable: let gradients flow through the step, at the cost of copies.
-        implementation: ``"auto"`` takes the fastest path that can serve: ``"c"``, the compiled step for plain CPU
+        implementation: ``"auto"`` takes the fastest supported path: ``"c"``, the compiled step for plain CPU
             tensors (see :func:`semaopt.kernels.available`); ``"foreach"``, on any device and inside torch.compile;
-            ``"loop"``, the readable definition, for everything else. Naming one that cannot serve is an error that
-            says why.
+            ``"loop"``, the readable definition, for everything else. A path that does not support a
+            parameter raises an error with the reason.
         state_dtype: ``torch.bfloat16`` stores v and u of float32 and bf16 parameters in bf16 with stochastic rounding:
             half the memory of the averages, and a faster step where memory is the limit.
         rounding_seed: seed of that rounding; ranks that train one model together must share it.
-        on_nonfinite: policy for a gradient with NaN or Inf. None does not look. ``"error"`` raises an error that names
-            the parameter. ``"skip"`` skips the step, counts it in ``skipped_steps``, runs no post-hooks and returns
-            the closure's loss. In both cases no parameter, average or counter of any group has changed. This option
-            is not saved in the state dict.
+        on_nonfinite: policy for a gradient with NaN or Inf. None (default) does not search for them. ``"error"``
+            raises an error that names the parameter. ``"skip"`` skips the step, counts it in ``skipped_steps``, runs
+            no post-hooks and returns the closure's loss. In both cases no parameter, average or counter of any group
+            has changed. This option is not saved in the state dict.
 
     bf16 and float16 parameters keep v and u in float32. Complex parameters are treated as pairs of reals. Sparse
     gradients are refused.

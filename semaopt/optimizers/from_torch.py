@@ -33,7 +33,7 @@ def from_torch(optimizer: Optimizer) -> ASA:
     """Return an ASA that continues where torch's Adam, AdamW or SGD is, with equal steps up to rounding.
 
     It holds the same parameters and copies of the state and of tensor learning rates. Schedulers and hooks are not
-    transferred: create them on the result. Anything else than these three classes is refused with the reason.
+    transferred: create them on the result. Any other class raises an error with the reason.
 
     Args:
         optimizer: ``torch.optim.Adam`` or ``AdamW``, with or without amsgrad, or ``SGD`` whose dampening is 0 or equal

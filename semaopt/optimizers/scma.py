@@ -156,7 +156,7 @@ class SCMA(SemaOptimizer):
             gs = [*average(filled, self._process_group)]
         for group in self.param_groups:
             for x in group["params"]:
-                x.grad = None  # a frozen parameter must not move by the gradient of the last step
+                x.grad = None  # the gradient of the last step must not move a frozen parameter
         for x, g in zip(xs, gs, strict=True):
             x.grad = g
 

@@ -40,8 +40,8 @@ class SMB(BilevelOptimizer):
         scaling: scaling of x, as in :class:`semaopt.ASA`.
         inverse: how to apply :math:`[g_{yy}]^{-1}`, one of :mod:`semaopt.hypergradient`: ``TrackedSystem()`` (the
             default), ``Neumann(terms, bound)`` (the paper's), ``NeumannSeries``, ``CG``, ``Exact``.
-        lower_weight_decay: lambda of a term :math:`\frac\lambda2|y|^2` that is added to g in closed form. It equals
-            the same term in ``inner()``, in a third less time for a linear model.
+        lower_weight_decay: lambda of a term :math:`\frac\lambda2|y|^2` that is added to g in closed form. The
+            result is that of the same term in ``inner()``; for a linear model a step takes a third less time.
         project: projection onto Y, one of :mod:`semaopt.projections` or any callable that changes a tensor in place.
             Each lower tensor is projected on its own.
         weight_decay, decoupled_weight_decay, bias_correction, clip_scaling: for x, as in :class:`semaopt.ASA`.

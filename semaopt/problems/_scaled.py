@@ -22,5 +22,5 @@ def scaled(
     if isinstance(row, (scalings.SHB, scalings.AdaBound)):
         return c.scaled(row, 1.0)  # these bounds do not depend on the gradients
     ok = largest < math.inf
-    require(ok, "scaling", scaling, "its c_l needs bounded gradients, and these are unbounded", "pass clip=(c_l, c_u)")
+    require(ok, "scaling", scaling, "its c_l needs bounded gradients, but these are not", "pass clip=(c_l, c_u)")
     return c.scaled(row, largest * (math.sqrt(d) if isinstance(row, scalings.AdamPlus) else 1))

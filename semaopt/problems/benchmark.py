@@ -30,7 +30,7 @@ class FiniteSumBilevel(ABC):
         lower_data, upper_data: the examples and labels of g and of f.
         upper, lower: the start of x and of y.
         batch: the number of examples in a sample.
-        seed: of the order of the batches.
+        seed: seed of the order of the batches.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class RegularizationSelection(FiniteSumBilevel):
     Args:
         train, test: the examples and labels (-1 or 1) of g and of f.
         batch: the number of examples in a sample.
-        seed: of the start and of the order of the batches.
+        seed: seed of the start and of the order of the batches.
 
     >>> a, b = torch.randn(50, 3), torch.tensor([1.0, -1.0]).repeat(25)
     >>> problem = semaopt.problems.RegularizationSelection((a, b), (a, b), batch=10)
@@ -146,7 +146,7 @@ class SoftmaxCleaning(FiniteSumBilevel):
         corruption: the fraction of training labels that is replaced.
         ridge: r.
         batch: the number of examples in a sample.
-        seed: of the replaced labels and of the order of the batches.
+        seed: seed of the replaced labels and of the order of the batches.
     """
 
     def __init__(

@@ -57,8 +57,8 @@ class QuadraticBilevel:
         noise: the relative noise of g_yy.
         sigma2: the variance of the other samples. With ``noise`` and ``sigma2`` 0.0 the closures are deterministic.
         x0: every coordinate of x_0.
-        seed: of the problem and of the samples of the closures.
-        dtype: of all tensors.
+        seed: seed of the problem and of the samples of the closures.
+        dtype: dtype of all tensors.
 
     >>> problem = semaopt.problems.QuadraticBilevel(d_x=3, d_y=2)
     >>> x, y = problem.start()

@@ -27,7 +27,7 @@ class HyperCleaning:
     Args:
         corruption: the fraction of wrong labels.
         batch: the number of examples in a sample of f and of g.
-        seed: of the split, the wrong labels and the samples.
+        seed: seed of the split, the wrong labels and the samples.
     """
 
     def __init__(self, corruption: float = 0.4, batch: int = 64, seed: int = 0) -> None:

@@ -28,8 +28,8 @@ class QuadraticComposition:
         d, m: the dimensions of x and of g.
         lam, C: the smallest and the largest singular value of A, so mu = lam^2 and L_F = C^2.
         noise: the standard deviation of each entry of a sample.
-        seed: of the problem and of the samples.
-        dtype: of all tensors.
+        seed: seed of the problem and of the samples.
+        dtype: dtype of all tensors.
 
     >>> problem = semaopt.problems.QuadraticComposition(noise=0.0)
     >>> x = problem.start()

@@ -14,7 +14,7 @@ from semaopt.hypergradient.closures import Closure
 from semaopt.problems.oracles import Draw
 from semaopt.theory.constants import Constants
 
-#: The largest size of the second derivative of the sigmoid, the third of log(1 + e^-m).
+#: The largest absolute value of the sigmoid's second derivative, which is the third derivative of log(1 + e^-m).
 _BEND = 1 / (6 * math.sqrt(3))
 
 
@@ -40,7 +40,7 @@ class LogisticBilevel:
         d_y: the dimension of y.
         lam: lambda.
         batch: the examples per sample; None takes all of them.
-        seed: of the problem and of the samples.
+        seed: seed of the problem and of the samples.
     """
 
     smallest = 0.0

@@ -145,7 +145,7 @@ class LeastSquares(Minimization):
         mu: the smallest nonzero eigenvalue, which is the PL constant.
         residual: min F.
         distance: F(x_0) - min F.
-        seed: of A.
+        seed: seed of A.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ from semaopt.theory.constants import Constants
 
 
 def spectral_norm(a: float, b: float, c: float) -> float:
-    """Return the norm of [[a, b], [b, c]] for a, b, c >= 0. It bounds every matrix with entries no larger in size."""
+    """Return the norm of [[a, b], [b, c]] for a, b, c >= 0, a bound for matrices with smaller absolute entries."""
     return (a + c) / 2 + math.hypot((a - c) / 2, b)
 
 

@@ -3,7 +3,7 @@ r"""Exact bias correction of torch's Adam and AdamW while beta1 changes.
 Torch divides the average of step t by :math:`1 - \beta_t^t` with the newest beta1. The weight of the samples in it is
 :math:`1 - \beta_1\cdots\beta_t`. The two agree only if beta1 is constant: after 99 steps at 0.9, a switch to 0.99 makes
 the next step 1.58 times as long. :func:`compensate` multiplies the lr by their ratio during each step. A decoupled
-weight decay is divided by it, so that ``lr * weight_decay`` stays.
+weight decay is divided by it, so that ``lr * weight_decay`` does not change.
 
 The product of the past betas is stored with the state of each parameter (``beta1_product``, up to step ``beta1_since``,
 and ``beta1`` afterwards), so the optimizer's own checkpoint resumes exactly.
@@ -76,7 +76,7 @@ def _parts(optimizer: Optimizer, group: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _ratio(state: dict[str, Any], beta: float) -> float:
-    """Return torch's divisor over the weight of the samples, both after the next step."""
+    """Return the ratio of torch's divisor to the weight of the samples, both after the next step."""
     if "step" not in state:
         return 1.0
     t = to_float(state["step"])

@@ -10,7 +10,7 @@ field                     optimizers
 
 SGD's buffer is ``momentum * buffer + (1 - dampening) * g``, a fixed multiple (1 - dampening)/(1 - momentum) of a moving
 average. Changing the momentum alone would change that multiple, and with it the length of the steps. The dampening
-therefore moves so that the multiple stays: with ``dampening=momentum`` the buffer remains the average itself.
+therefore moves so that the multiple is constant: with ``dampening=momentum`` the buffer remains the average itself.
 """
 
 from __future__ import annotations

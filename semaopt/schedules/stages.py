@@ -40,7 +40,7 @@ class Stage:
 
 
 class Stages:
-    r"""Run an optimizer in stages (``alg:adam_PL``); the loop over the data stays yours.
+    r"""Run an optimizer in stages (``alg:adam_PL``); you write the loop over the data.
 
     .. math:: x_{k+1}, v_{k+1} = ASA(x_k, v_k, \eta_k, \beta_k, T_k)
 
@@ -53,7 +53,7 @@ class Stages:
     returns :math:`x_\tau, v_{\tau+1}, y_\tau`.
 
     Other hooks of the optimizer, such as :class:`semaopt.Iterates` and :class:`semaopt.diagnostics.Monitor`, see the
-    parameters before a stage replaces them, in whichever order they were attached. Skipped steps do not count.
+    parameters before a stage replaces them, in whichever order they were attached. Skipped steps are not counted.
 
     Args:
         optimizer: an optimizer of semaopt. Every group gets the eta and gamma of the stage, a dual group its dual_eta.
@@ -111,7 +111,7 @@ class Stages:
                 f"All {len(self.stages)} stages have ended after {self.taken} steps; the parameters hold the result. "
                 "Stop when .done is True, or call .remove() to continue without stages."
             )
-        # Run after every other hook, which measures the iterate and the estimate of this step.
+        # Run after all other hooks, because they measure the iterate and the estimate of this step.
         hooks = self.optimizer._optimizer_step_post_hooks
         hooks[self._after_step.id] = hooks.pop(self._after_step.id)
 

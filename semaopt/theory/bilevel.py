@@ -143,7 +143,7 @@ def bilevel(c: Constants, T: int, *, method: str = "smb") -> BilevelPlan:
 
 
 def _refuse_rest(c: Constants, limit: Limits, cost: Costs) -> None:
-    """Raise for constants with which the bound falls as a rate tends to 0, so that no rate minimizes it."""
+    """Raise if no rate minimizes the bound, because it keeps falling as a rate tends to 0."""
     ok = limit.x_per_y < math.inf or cost.over_eta_y > 0 or cost.times_eta_y == 0
     stays = f"y*(x) is constant (L_y = {c.L_y:g}) and y_0 = y* is assumed, so the bound falls as eta_y tends to 0"
     require(ok, "delta_y", c.delta_y, stays, "pass delta_y > 0, a bound of |y_0 - y*(x_0)|^2")
@@ -202,7 +202,7 @@ def neumann_terms(c: Constants, T: int) -> int:
 
 
 def errors(c: Constants, method: str, k: int, bias_k: int | None = None) -> Errors:
-    """Return m, V, D_0 and B of SMB or SBMA with k terms, or with the bias of ``bias_k`` terms."""
+    """Return m, V, D_0 and B of SMB or SBMA with k terms; ``bias_k`` replaces k in the bias."""
     sigma2, lam, delta_y = c.get("sigma2"), c.get("lam"), c.delta_y or 0.0
     C_fy2, C_gxy2, h2 = c.get("C_fy") ** 2, c.get("C_gxy") ** 2, (k / c.get("C_gyy")) ** 2
     left_over = (1 - lam / c.get("C_gyy")) ** (2 * (bias_k or k)) / lam**2  # the squared bias of h, lem:ghadimi_h_to_g

@@ -124,7 +124,7 @@ def gamma_conditions(c: Constants) -> list[Condition]:
     found = [Condition("gamma", 1.0, "1", "v is an average")]
     if c.growth > 0:
         limit = c.c_l / (8 * c.c_u * c.growth)
-        why = "noise that grows with |grad F|^2 must leave half of it"
+        why = "the noise that grows with |grad F|^2 must not exceed half of it"
         found.append(Condition("gamma", limit, "c_l/(8 c_u sigma2 c)", why))
     return found
 

@@ -22,7 +22,7 @@ Deviations from the paper: it has :math:`T_k \ge 1/(6\mu\eta_kc_l)`, with which 
 :math:`12\epsilon_k`. It omits the third limit of eta. It assumes :math:`\mu \le 1` "without loss of generality", but
 :math:`\mu` has units, and so has :math:`48c_u/(\mu\gamma_kc_l)`. Here :math:`B = \max\{4, \frac{22}{9}\mu c_l/c_u\}`,
 which is valid for every :math:`\mu` and gives the paper's 48 = 12 B if :math:`\mu c_l/c_u \le 18/11`. The step sizes
-are those of the bound of the tracking error, because the proof needs :math:`e_{k+1}`.
+satisfy the conditions for the bound of the tracking error, because the proof needs :math:`e_{k+1}`.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def best_rates(limits: Limits, costs: Costs, T: int) -> dict[str, float]:
 
 
 def _best(over: float, times: float, low: float, high: float) -> float:
-    """Return the minimizer of over/z + times z between low and high."""
+    """Return the z in [low, high] that minimizes ``over / z + times * z``."""
     return high if times == 0 else min(max(math.sqrt(over / times), low), high)
 
 

@@ -94,7 +94,8 @@ def test_policy_and_count_are_not_in_the_state_dict(method):
 
 def test_bad_policies(method):
     with pytest.raises(
-        ValueError, match=r"on_nonfinite='ignore' is invalid: it must be None, 'error' or 'skip'\. None does not look"
+        ValueError,
+        match=r"on_nonfinite='ignore' is invalid: it must be None, 'error' or 'skip'\. Use None to skip the search",
     ):
         method.start(on_nonfinite="ignore")
     optimizer, _ = method.start()

@@ -408,7 +408,7 @@ def test_power_iteration_starts_anywhere_and_refuses_a_flat_problem():
     assert power_iteration(oracles, [torch.zeros_like(y)], 30) == pytest.approx(problem.C_gyy, rel=0.05)
     flat = Oracles(lambda: y.sum(), lambda: (0 * y.square()).sum(), [x], [y])
     with pytest.raises(
-        ValueError, match=r"bound=0\.0 is invalid: inner\(\) is flat in the lower parameters\. Add a regularizer"
+        ValueError, match=r"bound=0\.0 is invalid: inner\(\) has no curvature in the lower level\. Add a regularizer"
     ):
         power_iteration(flat, [y.detach()])
 

@@ -190,7 +190,7 @@ def test_invalid_options():
     with pytest.raises(ValueError, match=r"had shape \(2,\) before. No parameter may be added or frozen"):
         optimizer.step(lambda: other.sum() + closures[0](), closures[1])
     with pytest.raises(
-        ValueError, match=r"bound=0\.0 is invalid: inner\(\) is flat in the lower parameters\. Add a regularizer"
+        ValueError, match=r"bound=0\.0 is invalid: inner\(\) has no curvature in the lower level\. Add a regularizer"
     ):
         semaopt.SBMA([x], [y]).step(closures[0], lambda: (y - y.detach()).pow(3).sum() + 0 * x.sum())
     tiny = semaopt.SBMA([x], [y], inverse=Neumann(200, bound=1e-200))

@@ -273,7 +273,7 @@ def test_errors_name_the_value_the_rule_and_the_remedy():
         semaopt.SMB([x], [{"params": [y], "inverse": CG(3)}])
     with pytest.raises(TypeError, match=r"inverse='cg': must be an object of semaopt\.hypergradient"):
         semaopt.SMB([x], [y], inverse="cg")
-    with pytest.raises(TypeError, match=r"complex parameters have no hypergradient here: pass torch\.view_as_real"):
+    with pytest.raises(TypeError, match=r"complex parameters are unsupported here: pass torch\.view_as_real"):
         semaopt.SMB([nn.Parameter(torch.ones(1, dtype=torch.complex64))], [y])
     optimizer = semaopt.SMB([x], [y])
     with pytest.raises(ValueError, match=r"role=None is invalid: a param group of a bilevel optimizer must have one"):

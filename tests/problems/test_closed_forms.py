@@ -100,7 +100,9 @@ def test_constants_of_a_minimization_problem():
     assert c.c_l == pytest.approx(1 / (1 + 3 * math.sqrt(3) / 8 + 0.5))
     c = Bounded(d=4).constants(Additive(1.0), scalings.AdamPlus(g0=1.0))
     assert c.c_l == pytest.approx(1 / (1 + math.sqrt(2 * (3 * math.sqrt(3) / 8 + 0.5))))
-    with pytest.raises(ValueError, match=r"its c_l needs bounded gradients, .*\. Pass clip=\(c_l, c_u\)"):
+    with pytest.raises(
+        ValueError, match=r"its c_l needs bounded gradients, but these are not\. Pass clip=\(c_l, c_u\)"
+    ):
         Wavy().constants(Additive(1.0), "adam")
     assert Wavy().constants(Additive(1.0), "adam", clip=(0.5, 2.0)).c_u == 2.0
 

@@ -229,7 +229,7 @@ def table(result: Result) -> str:
 
 
 def environment(threads: int, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Return what the times depend on."""
+    """Return the versions and the hardware that the times depend on."""
     device = torch.device(device)
     return {
         "semaopt": semaopt.__version__,

@@ -29,7 +29,7 @@ def check(
     ] = None,
     workers: WORKERS = None,
 ) -> None:
-    """Compare each theorem with measurements: its bounds, its rate, and that nothing improves without averaging.
+    """Compare the bounds and rates of the theorems with measurements; without averaging the error must not shrink.
 
     With --out, finished checks are stored in DIR/runs.sqlite, so an interrupted command resumes where it stopped.
     The exit status is 1 if a check fails.

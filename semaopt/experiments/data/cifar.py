@@ -83,7 +83,7 @@ class ArrayUnpickler(pickle.Unpickler):
     """Accepts arrays as old and new versions of NumPy write them, and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the stand-in of a name, or raise an error."""
+        """Return the harmless replacement of a name; raise an error if the name is not allowed."""
         if (module, name) in _NAMES:
             return _NAMES[module, name]
         raise pickle.UnpicklingError(f"it refers to {module}.{name}, which no CIFAR file does")

@@ -124,9 +124,7 @@ def _unpack(download: Download, packed: Path, out: Sequence[Path]) -> None:
         with opener(packed, "rb") as source:
             _copy(source, out[0], download.files[0], download)
     except (tarfile.TarError, OSError, zlib.error, EOFError, KeyError) as error:
-        if (
-            isinstance(error, OSError) and error.errno is not None
-        ):  # an error of the disk; those of gzip and bz2 have no number
+        if isinstance(error, OSError) and error.errno is not None:  # a disk error; gzip and bz2 raise without errno
             raise
         raise DataError(f"{download.url}: is not a valid {download.form} file ({error}). Try again.") from error
 

@@ -1,4 +1,4 @@
-"""From a name and options to a task."""
+"""Load a task from the name of a data set and options."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def load(
         root: the folder of the files, by default ``SEMAOPT_DATA`` or the user's cache. Missing files are downloaded.
         split: "random" (the default: stratified by label, an official test set is kept) or, for molecules, "scaffold".
         seed: the seed of the random split, of ``imbalance`` and of ``subset``.
-        binary: of K classes, make the last K/2 positive (label 1) and the others negative.
+        binary: whether to make the last K/2 of K classes positive (label 1) and the others negative.
         imbalance: remove positives from the training part until they are this share of it.
         subset: the number of training rows, stratified; taken after ``imbalance``.
         noise: the probability that a label of the training part is replaced when it is drawn (:meth:`Part.draw`).

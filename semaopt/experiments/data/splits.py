@@ -74,7 +74,7 @@ def by_scaffold(scaffolds: Sequence[str]) -> Rows:
 
 
 def imbalanced(train: Tensor, labels: Tensor, ratio: float, seed: int) -> Tensor:
-    """Remove random positive rows until they are the share ``ratio`` of the rest."""
+    """Remove random positive rows until positives make up the share ``ratio`` of the rows."""
     positive = labels[train] == 1
     share = positive.double().mean().item()
     if not 0 < ratio <= share:

@@ -29,7 +29,7 @@ class Inputs(Protocol):
         """Return the input of a model for these rows: a tensor, or a batch object with ``.to(device)``."""
 
     def fitted(self, rows: Tensor) -> Inputs:
-        """Return the inputs scaled by statistics of ``rows``, the training part, only."""
+        """Return the inputs scaled by statistics of ``rows`` only, the training part."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Task:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one input; empty for molecules, which differ."""
+        """The shape of one input; empty for molecules, whose sizes differ."""
         return self.train.source.shape
 
     @property

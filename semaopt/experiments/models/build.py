@@ -50,7 +50,7 @@ def build(name: str, task: Task, seed: int = 0, **options: Any) -> nn.Module:
     Args:
         name: logistic, mlp, mpnn, resnet8, resnet20 or resnet50, or a plug-in ``"package.module:name"``.
         task: determines the shape of the inputs and the number of scores.
-        seed: of the initial parameters. Torch's global random state is left as it was.
+        seed: seed of the initial parameters. Torch's global random state is left as it was.
         options: options of the model; an unknown one raises an error that names the nearest known one.
     """
     builder = find(name)

@@ -13,7 +13,7 @@ from semaopt.experiments.models.errors import wrong_inputs
 
 
 class Scores(nn.Module):
-    """A network whose last dimension is dropped if a row has one score."""
+    """A network that returns one number per row, without a last dimension, if ``outputs`` is 1."""
 
     def __init__(self, body: nn.Module, outputs: int) -> None:
         super().__init__()

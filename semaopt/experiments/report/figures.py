@@ -113,7 +113,7 @@ def _log_curve(values: Array) -> Curve:
 
 
 def whole(finding: Finding, looks: Looks) -> Drawing:
-    """Draw the differences above the panels, under the verdict, as a file of its own."""
+    """Draw one file with the verdict as its title, the differences, and below them the panels."""
     return Drawing(
         style.standalone(style.svg(_whole(finding, looks, style.INK))), style.png(_whole(finding, looks, "black"))
     )

@@ -145,7 +145,7 @@ _INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "yti
 
 @contextmanager
 def settings(ink: str = INK) -> Iterator[None]:
-    """Apply Matplotlib's settings; figures must be drawn and saved within."""
+    """Apply the Matplotlib settings inside the block; draw and save figures there."""
     chosen: dict[Any, Any] = {**_SETTINGS, **dict.fromkeys(_INKED, ink)}  # Matplotlib's key type lists every key
     with mpl.rc_context(chosen):
         yield

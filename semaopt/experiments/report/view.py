@@ -238,7 +238,7 @@ def _tuning(finding: Finding) -> tuple[str, ...]:
 
 
 def _growth(finding: Finding, looks: Mapping[str, Look]) -> Table | None:
-    """Compare the best trial before the grid was extended with the best one after, if it was, in a single study."""
+    """Compare the best trials before and after the grid was extended; None if it was not, or with several studies."""
     tuning = finding.tuning
     if tuning is None or not tuning.extensions or len(finding.studies) > 1:
         return None

@@ -25,7 +25,7 @@ class UnreadableError(ValueError):
 
 
 def key(finding: Finding) -> str:
-    """Return the key of a finding's record; one with some of the methods does not replace one with all of them."""
+    """Return the key of a finding's record. Findings with all methods and with some of them have different keys."""
     found = f"{STUDY}:{finding.name}@{finding.spec.scale}"
     if len(finding.finals) < len(finding.spec.methods):
         found += f":{','.join(final.method.name for final in finding.finals)}"
@@ -110,7 +110,7 @@ def _trial(one: Mapping[str, Any]) -> Trial:
 
 
 def read_check(content: Mapping[str, Any]) -> Check:
-    """Return the theorem check that ``Result.plain`` made these values from."""
+    """Rebuild a theorem check from the values that ``Result.plain`` returned for it."""
     try:
         lines = [Line(**{**one, **_numbers(one, "measured", "promised")}) for one in content["lines"]]
         figure = Figure(**{**content["figure"], "curves": [_curve(one) for one in content["figure"]["curves"]]})

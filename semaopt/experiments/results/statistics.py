@@ -194,7 +194,7 @@ def probability_of_improvement(a: Sequence[float], b: Sequence[float], better: D
 
 
 def deviations(a: Sequence[float], b: Sequence[float], is_ratio: bool = False) -> float | None:
-    """Return the difference of the means over the root mean square of both standard deviations.
+    """Return the difference of the means divided by the root mean square of both standard deviations.
 
     >>> deviations([1.0, 3.0], [5.0, 7.0])
     -2.82842712474619

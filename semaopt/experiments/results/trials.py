@@ -31,7 +31,7 @@ class Trial:
     geometric: bool = False
     """Whether seeds are averaged geometrically, as losses are."""
     reranked: bool = False
-    """Whether the trial was measured again with the additional seeds; only such trials can be selected if any is."""
+    """Whether the trial was measured again with the additional seeds. If any was, only such trials are selected."""
 
     @property
     def mean(self) -> float:
@@ -78,7 +78,7 @@ class Tuning:
     trials: dict[str, dict[str, Trial]]
     extensions: list[Extension] = field(default_factory=list)
     spaces: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
-    """The values, or the ends of the range, of each axis of each method."""
+    """For each method and axis, the values of the grid or the two ends of the range."""
     on_edge: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     """Axes whose best value is at an edge after the last round: (axis, end) to the names of the methods."""
 

@@ -170,7 +170,7 @@ def _unused_decay(spec: Spec, method: Method, given: list[tuple[str, Mapping[str
 
 
 def _values(spec: Spec, method: Method, place: str) -> Iterator[str]:
-    """Errors of the algorithm itself for any value of any axis, tried on a few numbers."""
+    """Errors that the algorithm raises for a value of an axis, found by constructing it on a few numbers."""
     axes = {**search.axes_of(spec, method), **search.ranges_of(spec, method)}
     empty = [name for name, values in axes.items() if not values]
     for name in empty:

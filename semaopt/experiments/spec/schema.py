@@ -110,7 +110,7 @@ class Claim(Settings):
     order: list[str] = Field(default_factory=list)
     """From worst to best: each method is better than all before it."""
     beats: dict[str, list[str]] = Field(default_factory=dict)
-    """Each method with the methods that it beats; for claims that are not an order."""
+    """For claims that are not an order: maps each method to the methods that it beats."""
     source: Literal["paper", "ours"] = "paper"
     """The origin of the claim: the paper or this project."""
 
@@ -134,7 +134,7 @@ class Spec(Settings):
     methods: list[Method] = Field(min_length=1, max_length=100)
     tuning: Tuning | None = None
     vectorize: int = Field(default=1, ge=1, le=1000)
-    """Settings of one method that are trained as one vectorized model, each from all seeds; 1 trains runs one by one.
+    """Number of settings of one method to train as one vectorized model, each with all seeds; 1 trains runs one by one.
 
     Algorithms that cannot be vectorized are trained one by one.
     """

@@ -18,7 +18,7 @@ _NEUTRAL = {"beta": 0.0, "factor": 1.0}
 
 
 def axes_of(spec: Spec, method: Method) -> dict[str, list[Any]]:
-    """Return the values that are tried for a method: of shared axes that it takes and does not fix, and its own."""
+    """Return the values to try for a method, from its own axes and from shared axes that it takes and does not fix."""
     if spec.tuning is None:
         return dict(method.grid)
     takes = algorithms.find(method.algorithm).takes

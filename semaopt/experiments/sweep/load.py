@@ -21,7 +21,7 @@ def results(folders: Sequence[Path], command: str) -> Results:
     """Return everything stored in these folders.
 
     If an experiment was run at one scale in several folders, the last folder counts. Runs of one spec with different
-    methods are all included, unless another has the same methods and more.
+    methods are all included, unless another finding has the same methods and more.
     """
     findings: dict[tuple[str, str], list[Finding]] = {}
     checks: dict[str, Check] = {}

@@ -83,7 +83,7 @@ class Sobol:
 
     Args:
         axes: the axes of all methods; the order determines the dimensions.
-        seed: of the scrambling.
+        seed: seed of the scrambling.
 
     >>> space = Space({"lr": [1e-4, 1.0]}, frozenset({"lr"}))
     >>> [point["lr"] for _, point in Sobol(["lr"], 0).ask(space, 4)] == [

@@ -26,7 +26,7 @@ class Watch(Protocol):
         """Add epochs to the total (or, below 0, remove them)."""
 
     def done(self, epochs: int) -> None:
-        """Add trained epochs; below 0 they have to be trained again."""
+        """Add trained epochs; a negative number means that epochs must be trained again."""
 
     def say(self, text: str) -> None:
         """Show a message."""

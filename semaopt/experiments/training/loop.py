@@ -128,7 +128,7 @@ def _train(unit: Unit, checkpoint: Checkpoint, on_epoch: Callable[[], None]) -> 
     if loaded is not None and loaded["progress"]["until"] <= unit.epochs:  # otherwise it is past the requested epoch
         trainee.load_state_dict(loaded["trainee"])
         vars(at).update(loaded["progress"])
-        if at.until < unit.epochs:  # the result of that rung already has the seconds so far
+        if at.until < unit.epochs:  # that rung's result already includes the time so far
             at.until, at.seconds = unit.epochs, 0.0
         started -= at.seconds
 

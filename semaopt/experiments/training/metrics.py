@@ -35,7 +35,7 @@ class ScoreMetric:
 
 
 def is_share(metric: str) -> bool:
-    """Whether a metric lies in [0, 1] and higher is better; of all others lower is better.
+    """Whether a metric lies in [0, 1] and higher is better. For all other metrics lower is better.
 
     >>> is_share("test_auc"), is_share("train_loss")
     (True, False)
@@ -63,7 +63,7 @@ def of_part(wanted: Iterable[str], part: str) -> list[str]:
 
 
 def class_loss(scores: Tensor, labels: Tensor, noise: float = 0.0, classes: int = 2) -> Tensor:
-    """Return the mean cross-entropy; with label noise its exact mean over the noise, less the noise's entropy."""
+    """Return the mean cross-entropy; with label noise its exact mean over the noise, minus the noise's entropy."""
     if scores.dim() == 1:
         target = labels.to(scores.dtype) * (1 - noise) + noise / 2
         return binary_cross_entropy_with_logits(scores, target) - entropy(noise, 2)

@@ -147,7 +147,7 @@ class Result:
 
     Attributes:
         curves: for each metric its value after each epoch (of a tuning run, after the last); NaN once it diverged.
-        seconds: of computing.
+        seconds: compute time.
         status: "done" or "diverged".
         notes: messages for people about what happened during the run; they are not stored.
     """

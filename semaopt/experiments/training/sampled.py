@@ -35,7 +35,7 @@ class Draw:
 class SampledRun:
     """See :class:`semaopt.experiments.training.loop.Trainee`.
 
-    An epoch has as many batches for every algorithm: one that draws more of them in a step takes fewer steps.
+    An epoch has the same number of batches for every algorithm: more batches per step mean fewer steps.
     """
 
     def __init__(self, run: Run, task: Task, objective: type[Sampled]) -> None:

@@ -125,8 +125,8 @@ class VectorizedRuns:
 def _settings(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[int]]:
     """Return the distinct settings, and how many consecutive runs have each.
 
-    Runs of equal settings share a param group, which is faster. They stay apart where coordinates interact: Adam+
-    scales by the norm of its group, and bounds of s are per run.
+    Runs of equal settings share a param group, which is faster. They have separate groups where coordinates interact:
+    Adam+ scales by the norm of its group, and bounds of s are per run.
     """
     alone = metrics.wants_bounds(runs[0].metrics) or runs[0].values.get("scaling") == "adam+"
     values: list[dict[str, Any]] = []

@@ -35,7 +35,7 @@ def minimize(
         schedule: (eta, gamma), or a function t -> (eta_t, gamma_t).
         T: the last step.
         seeds: the number of runs.
-        seed: of the noise.
+        seed: seed of the noise.
         clip: bounds (c_l, c_u) of the scaling.
 
     >>> from semaopt import problems

@@ -40,7 +40,7 @@ class Averages:
         self._u: list[Tensor] = []
 
     def add(self, **errors: Tensor) -> None:
-        """Add the vectors of one step, whose squared norms are averaged."""
+        """Add the error vectors of one step to the averages of their squared norms."""
         for name, error in errors.items():
             if name in self.squares:
                 self.squares[name].addcmul_(error, error)
@@ -49,7 +49,7 @@ class Averages:
         self.steps += 1
 
     def add_u(self, u: Tensor | float) -> None:
-        """Extend the range of u by that of one step."""
+        """Extend the range of u to include the u of one step."""
         if not isinstance(u, Tensor):
             self.u_range = [min(self.u_range[0], u), max(self.u_range[1], u)]
         elif not self._u:

@@ -18,7 +18,7 @@ from semaopt.losses import AUCMinMax
 
 
 class AUC(MinMax):
-    """The square surrogate of the AUC (:class:`semaopt.losses.AUCMinMax`), or the algorithm's own loss of the AUC."""
+    """The square surrogate of the AUC (:class:`semaopt.losses.AUCMinMax`), or the algorithm's own AUC loss."""
 
     title: ClassVar[str] = "AUC (min-max)"
     metrics: ClassVar[tuple[str, ...]] = ("loss", "auc")
@@ -39,7 +39,7 @@ class AUC(MinMax):
 
     @classmethod
     def admits(cls, algorithm: AlgorithmInfo) -> bool:
-        """Whether an algorithm solves min-max problems, with this loss or with its own loss of the AUC."""
+        """Whether an algorithm solves min-max problems, with this loss or with its own AUC loss."""
         return algorithm.problem == cls.problem
 
     def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
@@ -48,5 +48,5 @@ class AUC(MinMax):
         return value
 
     def dual_parameters(self) -> list[Parameter]:
-        """Return y, or alpha of LibAUC's loss."""
+        """Return y, or alpha if the loss is LibAUC's."""
         return self.auc.dual_parameters()

@@ -16,7 +16,7 @@ class CrossEntropy(Minimization):
     """The mean cross-entropy of linear scores.
 
     With label noise the labels of the training part are drawn in every epoch. The metric ``loss`` is then the exact
-    mean over the noise, less the entropy of the noise.
+    mean over the noise, minus the entropy of the noise.
     """
 
     title: ClassVar[str] = "cross-entropy"
@@ -25,7 +25,7 @@ class CrossEntropy(Minimization):
 
     @classmethod
     def noisy_loss_title(cls, words: str) -> str:
-        """Return the name of the loss less the entropy of the noise."""
+        """Return the name of the loss minus the entropy of the label noise."""
         return f"excess {words}"
 
     def forward(self, scores: Tensor, labels: Tensor) -> Tensor:

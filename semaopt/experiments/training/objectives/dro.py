@@ -38,7 +38,7 @@ class DRO(MinMax):
         return Simplex()
 
     def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """Return the weighted mean over the batch less the divergence."""
+        """Return the weighted mean over the batch minus the divergence."""
         return self.dro(self._each(scores, labels), labels)  # type: ignore[no-any-return]
 
     def _each(self, scores: Tensor, labels: Tensor) -> Tensor:
