@@ -15,7 +15,7 @@ def start(shape=(3,)):
 
 
 @given(gammas=gammas)
-def test_the_paper_starts_at_the_first_sample(gammas):
+def test_estimate_starts_at_the_first_sample(gammas):
     samples = np.random.default_rng(len(gammas)).normal(size=(len(gammas), 3))
     state, expected = start(), samples[0]
     for t, (gamma, sample) in enumerate(zip(gammas, samples, strict=True)):
@@ -35,7 +35,7 @@ def test_correction_divides_by_one_minus_the_product_of_betas(gammas):
         np.testing.assert_allclose(v.numpy(), raw / weight, rtol=1e-9, atol=1e-12)
 
 
-def test_a_constant_is_estimated_exactly_from_the_first_step():
+def test_constant_is_estimated_exactly_from_the_first_step():
     for corrected in (False, True):
         state = start()
         for t, gamma in enumerate((0.1, 0.01, 0.5, 1e-4)):
@@ -53,7 +53,7 @@ def test_tensor_gamma_and_tensor_t_give_the_same_numbers():
 
 
 def test_variance_recursion():
-    """lem:sema_mengdi, in mean over many runs, for a point that moves by steps of known length."""
+    """lem:sema_mengdi in the mean over many runs, for a point that moves with a known step length."""
     generator = torch.Generator().manual_seed(0)
     runs, gamma, sigma, move = 20_000, 0.2, 1.0, 0.05
     x = torch.zeros(runs, dtype=torch.float64)
@@ -67,7 +67,7 @@ def test_variance_recursion():
     assert after > 0.5 * gamma / 2 * sigma**2, "the error cannot vanish while gamma stays"
 
 
-def test_group_norm_is_one_norm_over_all():
+def test_group_norm_covers_all_tensors():
     tensors = [torch.tensor([[3.0, 0.0]]), torch.tensor(4.0), torch.zeros(0)]
     assert group_norm(tensors) == 5.0
 
@@ -86,7 +86,7 @@ def test_real_is_a_view():
 
 
 @pytest.mark.parametrize("count", [np.int64(3), np.uint8(3)])
-def test_whole_numbers_of_numpy_are_taken_as_pythons(count):
+def test_numpy_integers_are_accepted(count):
     x, y = (torch.nn.Parameter(torch.zeros(3)) for _ in range(2))
     optimizer = semaopt.ASA([x])
     found = [

@@ -1,4 +1,4 @@
-"""A step inside backward equals a step after it, and holds one gradient at a time."""
+"""Steps inside the backward pass: equality with steps after it, and one gradient in memory at a time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ HYPERS = [
 
 @pytest.mark.parametrize("hyper", HYPERS, ids=str)
 @pytest.mark.parametrize("scaling", [name for name in SCALINGS if name != "adam+"])
-def test_it_equals_steps_after_backward_to_the_bit(scaling, hyper):
+def test_steps_inside_and_after_backward_are_bitwise_equal(scaling, hyper):
     inside, after = model(), model()
     training = semaopt.step_in_backward(inside, factory(scaling=scaling, **hyper))
     for k in range(5):
@@ -59,7 +59,7 @@ def test_it_equals_steps_after_backward_to_the_bit(scaling, hyper):
     assert all(x.grad is not None for x in inside.parameters())
 
 
-def test_checkpoints_go_both_ways():
+def test_checkpoints_load_in_both_directions():
     inside, after = model(), model()
     training = semaopt.step_in_backward(inside, factory())
     for k in range(3):
@@ -79,7 +79,7 @@ def test_checkpoints_go_both_ways():
     assert same(again, after)
 
 
-def test_schedules_move_its_groups():
+def test_schedules_set_the_rates_of_its_groups():
     inside, after = model(), model()
     training = semaopt.step_in_backward(inside, factory())
     optimizer = factory()(after.parameters())
@@ -94,27 +94,27 @@ def test_schedules_move_its_groups():
 
 
 def test_one_gradient_at_a_time():
-    """The most bytes of gradients that exist at once, seen from hooks that run before and after ours."""
+    """Measure the peak bytes of gradients in hooks that run before and after the step."""
 
-    def most(net, step_inside):
+    def peak_bytes(net, step_inside):
         seen = []
 
-        def look(_):
+        def record(_):
             seen.append(sum(x.grad.nbytes for x in net.parameters() if x.grad is not None))
 
         for x in net.parameters():
-            x.register_post_accumulate_grad_hook(look)
+            x.register_post_accumulate_grad_hook(record)
         if step_inside:
             semaopt.step_in_backward(net, factory())
         loss(net, 0).backward()
         return max(seen)
 
     sizes = [x.nbytes for x in model().parameters()]
-    assert most(model(), step_inside=False) == sum(sizes)
-    assert most(model(), step_inside=True) == max(sizes)
+    assert peak_bytes(model(), step_inside=False) == sum(sizes)
+    assert peak_bytes(model(), step_inside=True) == max(sizes)
 
 
-def test_shared_weights_step_once():
+def test_shared_weights_are_stepped_once():
     inside, after = (nn.Sequential(*model(), nn.Linear(2, 5)) for _ in range(2))
     for net in (inside, after):
         net.add_module("shared", net[0])
@@ -138,7 +138,7 @@ def test_frozen_parameters_stay():
 
 
 class Tied(nn.Module):
-    """A first and a last layer with one weight, and a layer between."""
+    """A network whose first and last layers share a weight, with a layer in between."""
 
     def __init__(self):
         super().__init__()
@@ -152,8 +152,8 @@ class Tied(nn.Module):
 
 @pytest.mark.parametrize("hyper", [{"weight_decay": 0.1}, {"weight_decay": 0.1, "decoupled_weight_decay": True}])
 @pytest.mark.parametrize("made", [model, Tied])
-def test_a_layer_is_stepped_while_it_is_not_frozen(made, hyper):
-    """Frozen from the start, unfrozen, frozen and unfrozen again; checkpoints go both ways in between."""
+def test_layer_is_stepped_only_while_unfrozen(made, hyper):
+    """Freeze and unfreeze a layer repeatedly, with checkpoints loaded in both directions in between."""
     inside, after = made(), made()
     layers = [next(net.children()) for net in (inside, after)]
     for layer in layers:
@@ -178,8 +178,8 @@ def test_a_layer_is_stepped_while_it_is_not_frozen(made, hyper):
     assert all(x.grad is not None for x in inside.parameters())
 
 
-def test_a_group_added_later_is_stepped_from_then_on():
-    """Against an ordinary optimizer that gets the same group at the same time."""
+def test_group_added_later_is_stepped():
+    """Compare with an ordinary optimizer that gets the same group at the same time."""
     nets, made = (model(), model()), factory(weight_decay=0.1)
     training = semaopt.step_in_backward(nets[0][:3], made)
     after = made(nets[1][:3].parameters())
@@ -195,7 +195,7 @@ def test_a_group_added_later_is_stepped_from_then_on():
     assert all(x.grad is None for x in nets[0].parameters())
 
 
-def test_a_group_that_would_not_be_stepped_is_refused():
+def test_group_that_would_not_be_stepped_is_refused():
     net, before = model(), model()
     training = semaopt.step_in_backward(net[:3], factory())
     with pytest.raises(ValueError, match=r"scaling='adam\+' \(group 1\)"):
@@ -219,12 +219,12 @@ def test_hooks_that_would_never_run_are_refused(kind):
     assert same(net, before)
     handle.remove()
     semaopt.step_in_backward(before, factory())
-    for one in (net, before):  # nothing is left of the gradient that was refused
+    for one in (net, before):  # the refused gradient is discarded
         loss(one, 0).backward()
     assert same(net, before)
 
 
-def test_a_group_that_comes_after_the_steps_were_removed_is_refused():
+def test_group_added_after_removal_is_refused():
     training = semaopt.step_in_backward(model(), factory())
     training.remove()
     with pytest.raises(RuntimeError, match=r"removed from the backward pass; call optimizer\.add_param_group"):
@@ -232,19 +232,19 @@ def test_a_group_that_comes_after_the_steps_were_removed_is_refused():
     assert len(training.optimizer.param_groups) == 1
 
 
-def test_a_layer_frozen_between_forward_and_backward_stays():
+def test_layer_frozen_between_forward_and_backward_stays():
     net = model()
     semaopt.step_in_backward(net, factory(weight_decay=0.1))
     value = loss(net, 0)
     net[2].requires_grad_(False)
-    net[2].weight.grad = torch.ones(7, 7)  # somebody else's, and not ours to step with
+    net[2].weight.grad = torch.ones(7, 7)  # set by other code, so it must not be used for a step
     before = [x.detach().clone() for x in net.parameters()]
     value.backward()
     moved = [not torch.equal(x, y) for x, y in zip(before, net.parameters(), strict=True)]
     assert moved == [True, True, False, False, True, True]
 
 
-def test_parameters_that_can_never_be_trained_are_left_alone():
+def test_untrainable_parameters_are_not_changed():
     net = model()
     net.codes = nn.Parameter(torch.arange(3), requires_grad=False)
     with torch.inference_mode():
@@ -255,7 +255,7 @@ def test_parameters_that_can_never_be_trained_are_left_alone():
     assert net.fixed.tolist() == [1.0, 1.0, 1.0]
 
 
-def test_what_it_cannot_do():
+def test_unsupported_options_are_refused():
     net = model()
     with pytest.raises(ValueError, match=r"scaling='adam\+' \(group 0\): its u is the norm over all parameters"):
         semaopt.step_in_backward(net, factory(scaling="adam+"))
@@ -265,7 +265,7 @@ def test_what_it_cannot_do():
         semaopt.step_in_backward(net, factory(differentiable=True))
 
 
-def test_a_rate_gone_bad_is_refused_before_anything_moves():
+def test_invalid_rate_is_refused_before_any_change():
     net = model()
     training = semaopt.step_in_backward(net, factory())
     loss(net, 0).backward()
@@ -276,17 +276,17 @@ def test_a_rate_gone_bad_is_refused_before_anything_moves():
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
 
 
-def test_a_data_parallel_model_is_refused():
-    class Pretended(nn.parallel.DistributedDataParallel):
+def test_data_parallel_model_is_refused():
+    class FakeDistributedDataParallel(nn.parallel.DistributedDataParallel):
         def __init__(self):
             nn.Module.__init__(self)
 
     with pytest.raises(ValueError, match=r"cannot step a DistributedDataParallel model: .* use FSDP2"):
-        semaopt.step_in_backward(Pretended(), factory())
+        semaopt.step_in_backward(FakeDistributedDataParallel(), factory())
 
 
 class ByNorm:
-    """A scaling of one's own that looks at the whole group."""
+    """A custom scaling that uses the whole group."""
 
     g0, buffers = 1.0, ()
 
@@ -294,15 +294,15 @@ class ByNorm:
         return seen.norm()
 
 
-def test_a_norm_over_the_group_is_refused_where_there_is_one_gradient():
+def test_group_norm_is_refused():
     net = model()
     semaopt.step_in_backward(net, factory(scaling=ByNorm()))
     with pytest.raises(RuntimeError, match=r"ByNorm.*it asks for seen.norm\(\).*exists only after the backward pass"):
         loss(net, 0).backward()
 
 
-def test_a_grad_scaler_is_refused():
-    """Gradients arrive scaled by 2^10, and nothing in the backward pass unscales them."""
+def test_grad_scaler_is_refused():
+    """The gradients are scaled by 2^10, and the backward pass cannot unscale them."""
     model = torch.nn.Linear(2, 1)
     before = model.weight.detach().clone()
     training = semaopt.step_in_backward(model, lambda params: semaopt.ASA(params, lr=0.1, scaling="shb"))
@@ -317,7 +317,7 @@ def test_a_grad_scaler_is_refused():
     assert not torch.equal(model.weight, before)
 
 
-def test_a_grad_scaler_that_is_not_used_is_no_obstacle():
+def test_disabled_grad_scaler_is_accepted():
     model = torch.nn.Linear(2, 1)
     semaopt.step_in_backward(model, lambda params: semaopt.ASA(params, lr=0.1))
     scaler = torch.amp.GradScaler("cpu", enabled=False)

@@ -1,4 +1,4 @@
-"""Each row of Table 2 against a few lines of NumPy, against torch where they coincide, and at its edges."""
+"""Rows of Table 2 compared with NumPy, with torch where they coincide, and in edge cases."""
 
 import math
 
@@ -32,7 +32,7 @@ def start(size=5):
 
 
 def table_2(name, gs, eta, beta, beta2=0.999, g0=1e-7, c_l=0.1, c_u=1000.0):
-    """The box of the paper with the row ``name``, written out."""
+    """Run the algorithm box of the paper with the row ``name`` in NumPy."""
     x, out, v, ema, peak, total = np.linspace(-1, 1, gs.shape[1]), [], gs[0], gs[0] ** 2, 0.0, 0.0
     for t, g in enumerate(gs):
         v = beta * v + (1 - beta) * g
@@ -53,7 +53,7 @@ def table_2(name, gs, eta, beta, beta2=0.999, g0=1e-7, c_l=0.1, c_u=1000.0):
 
 
 @pytest.mark.parametrize("name", scalings.BY_NAME)
-def test_the_row_of_the_table(name):
+def test_row_equals_the_table(name):
     gs = gradients(0)
     x = start()
     ours = trajectory(semaopt.ASA([x], lr=0.01, beta=0.9, scaling=name, bias_correction=False), x, gs)
@@ -63,7 +63,7 @@ def test_the_row_of_the_table(name):
 hyper = {
     "lr": st.floats(1e-4, 1e-1),
     "beta": st.sampled_from([0.0, 0.5, 0.9, 0.99]),
-    "beta2": st.sampled_from([0.9, 0.99, 0.999]),  # near 0 a gradient near 0 blows up any rounding error
+    "beta2": st.sampled_from([0.9, 0.99, 0.999]),  # for smaller beta2, gradients near 0 amplify rounding errors
     "decay": st.sampled_from([0.0, 0.1]),
     "seed": st.integers(0, 2**31),
 }
@@ -72,7 +72,7 @@ hyper = {
 @settings(max_examples=15, deadline=None)
 @given(**hyper, maximize=st.booleans(), decoupled=st.booleans())
 @pytest.mark.parametrize("amsgrad", [False, True])
-def test_corrected_adam_is_torchs(amsgrad, lr, beta, beta2, decay, seed, maximize, decoupled):
+def test_corrected_adam_is_torch_adam(amsgrad, lr, beta, beta2, decay, seed, maximize, decoupled):
     scaling = (scalings.AMSGrad if amsgrad else scalings.Adam)(beta2=beta2, g0=1e-8)
     x, y = start(), start()
     ours = semaopt.ASA(
@@ -96,7 +96,7 @@ def test_shb_is_torch_sgd_with_dampening(lr, beta, beta2, decay, seed):
 
 
 def test_shb_is_heavy_ball():
-    """eqn:hb2 with eta' = eta (1 - beta), beta' = beta; its buffer starts where ours does, at the first gradient."""
+    """eqn:hb2 with eta' = eta (1 - beta), beta' = beta; both buffers start at the first gradient."""
     gs, eta, beta = gradients(3).numpy(), 0.05, 0.9
     x, previous, out = np.linspace(-1, 1, 5), np.linspace(-1, 1, 5) + eta * gs[0], []
     for g in gs:
@@ -117,8 +117,8 @@ def test_unclipped_adabound_is_adam_without_g0(corrected):
 
 
 @pytest.mark.parametrize("name", ["adam", "amsgrad", "adabound", "adafom", "adam+"])
-def test_the_first_step_is_bounded_by_eta(name):
-    """u_0 = g_0^2, so |x_1 - x_0| <= eta; with u_0 = 0 it would be 1/sqrt(1 - beta2) = 32 times as long."""
+def test_first_step_is_bounded_by_eta(name):
+    """u_0 = g_0^2, so |x_1 - x_0| <= eta; u_0 = 0 would give a step 1/sqrt(1 - beta2) = 32 times as long."""
     x = start()
     scaling = scalings.AdaBound(1e-9, 1e9) if name == "adabound" else name
     optimizer = semaopt.ASA([x], lr=0.1, scaling=scaling)
@@ -129,7 +129,7 @@ def test_the_first_step_is_bounded_by_eta(name):
 @pytest.mark.parametrize("corrected", [False, True])
 @pytest.mark.parametrize("name", scalings.BY_NAME)
 def test_bounds_of_table_2_hold(name, corrected):
-    """c_l <= s <= c_u with the row's own constants for gradients of at most G."""
+    """c_l <= s <= c_u with the constants of the row, for gradients bounded by G."""
     x = start()
     gs = gradients(4).clamp(-2, 2)
     big = float(gs.norm(dim=1).max() if name == "adam+" else gs.abs().max())
@@ -151,20 +151,20 @@ def test_bounds_of_table_2_hold(name, corrected):
 
 
 @pytest.mark.parametrize("name", scalings.BY_NAME)
-def test_clip_scaling_holds_s_between_its_bounds(name):
+def test_clip_scaling_keeps_s_within_its_bounds(name):
     x = start()
     gs = gradients(5) * torch.tensor([1e-6, 1e-3, 1.0, 1e3, 1e6])
     optimizer = semaopt.ASA([x], lr=1.0, beta=0.0, scaling=name, clip_scaling=(0.5, 2.0))
     previous = x.detach().clone()
     for g, after in zip(gs, trajectory(optimizer, x, gs), strict=True):
         s = ((previous - after) / g).abs()
-        rounding = 1e-9 / g.abs()  # of x, seen through the division by g
+        rounding = 1e-9 / g.abs()  # rounding error of x divided by g
         assert (s >= 0.5 - rounding).all()
         assert (s <= 2.0 + rounding).all()
         previous = after
 
 
-def test_a_clipped_number_is_not_rounded_to_float32():
+def test_clipped_value_is_not_rounded_to_float32():
     x = torch.nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
     x.grad = torch.ones_like(x)
     semaopt.ASA([x], lr=1.0, scaling="shb", clip_scaling=(0.2, 0.3)).step()
@@ -178,7 +178,7 @@ def test_clip_scaling_from_the_definition():
     torch.testing.assert_close(-x.data, torch.tensor([0.1, 1.0, 10.0], dtype=torch.float64), rtol=1e-5, atol=0)
 
 
-def test_adam_plus_takes_one_norm_over_the_group_and_not_over_all_groups():
+def test_adam_plus_norm_covers_one_group():
     a, b, c = (torch.nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(3))
     optimizer = semaopt.ASA([{"params": [a, b]}, {"params": [c]}], lr=1.0, scaling=scalings.AdamPlus(g0=1e-12))
     for x, g in ((a, 3.0), (b, 4.0), (c, 9.0)):
@@ -188,7 +188,7 @@ def test_adam_plus_takes_one_norm_over_the_group_and_not_over_all_groups():
 
 
 def test_bias_correction_is_exact_when_beta_changes_each_step():
-    """Constant gradients: a corrected average of a constant is that constant, whatever the betas were."""
+    """The corrected average of constant gradients is that constant for any sequence of betas."""
     x = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
     optimizer = semaopt.ASA([x], lr=1.0, scaling="shb", bias_correction=True)
     for k, beta in enumerate((0.5, 0.99, 0.0, 0.9, 0.999)):
@@ -208,7 +208,7 @@ def test_bias_correction_is_exact_when_beta_changes_each_step():
     np.testing.assert_allclose(x.detach().numpy(), expected, rtol=1e-12)
 
 
-def test_a_scaling_of_ones_own():
+def test_custom_scaling():
     class MaxNorm:
         """u = (the largest |g| seen)^2, per coordinate."""
 
@@ -261,7 +261,7 @@ def own(**members):
         (lambda: scalings.AdaBound(0.0, 1.0), ValueError, r"1e-18 <= c_l"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused(make, error, text):
+def test_invalid_scalings_are_refused(make, error, text):
     with pytest.raises(error, match=text):
         make()
 

@@ -1,8 +1,8 @@
 # ruff: noqa: PT009, PT027 (torch's TestCase: its assertEqual compares tensors within containers)
-"""Torch's own optimizer checks, on ASA with each scaling: how it steps (test_torch_conformance_state: how it is kept).
+"""Torch's own optimizer tests of steps, for ASA with each scaling (state: test_torch_conformance_state).
 
-Torch's checks of foreach, fused and capturable variants, of sparse gradients, of a second device and of checkpoints of
-older versions have nothing to act on here.
+Torch's tests of foreach, fused and capturable variants, sparse gradients, a second device and checkpoints of older
+versions do not apply here.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ USUAL = {"lr": 1e-3, "beta": 0.9, "weight_decay": 0.0}
 
 
 def advance(schedule, loss):
-    """Call ``step`` as that schedule wants it."""
+    """Call ``step`` with the arguments that the schedule requires."""
     watches = isinstance(getattr(schedule, "scheduler", schedule), lr_scheduler.ReduceLROnPlateau)
     schedule.step(*[loss] * watches)
 
 
 def torch_twin(name, params, **options):
-    """Torch's optimizer that is ASA with this scaling, corrected where torch corrects."""
+    """Return the torch optimizer that is equal to ASA with this scaling (and bias correction, for Adam)."""
     if name == "ASASHB":
         return torch.optim.SGD(params, momentum=0.9, dampening=0.9, **options)
     return torch.optim.Adam(params, eps=1e-7, amsgrad=name == "ASAAMSGrad", **options)
@@ -128,7 +128,7 @@ class TestTorchConformance(TestCase):
         for options in every_input(device, dtype, optim_info, differentiable=False):
             mixed = [Parameter(torch.randn(s, dtype=d)) for s, d in (((10, 5), dtype), ((), dtype), ((3,), None))]
             reals = [Parameter((torch.view_as_real(x) if x.is_complex() else x).detach().clone()) for x in mixed]
-            options |= {"implementation": "loop"}  # the path of complex numbers: others round otherwise
+            options |= {"implementation": "loop"}  # the path used for complex numbers: other paths round differently
             optimizer, other = optim_info.optim_cls(mixed, **options), optim_info.optim_cls(reals, **options)
             for _ in range(3):
                 for x, pair in zip(mixed, reals, strict=True):
@@ -153,7 +153,9 @@ class TestTorchConformance(TestCase):
                 for seen in (z.real, z.imag, z.grad.real, z.grad.imag):
                     tracker.add(seen)
                 for seen in (*parts, *(part.grad for part in parts)):
-                    tracker.pop_check_set(seen, self)  # compares, then aligns: rounding does not pile up
+                    tracker.pop_check_set(
+                        seen, self
+                    )  # compares, then copies, so that rounding errors do not accumulate
                 optimizer.step()
                 other.step()
                 self.assertEqual([z.real, z.imag], parts)
@@ -175,7 +177,7 @@ class TestTorchConformance(TestCase):
                 for model, optimizer in optimizers.items():
                     optimizer.zero_grad()
                     model[2].requires_grad_(k not in (3, 4))
-                    if k != 2:  # then no parameter has a gradient
+                    if k != 2:  # in step 2 no parameter has a gradient
                         model(a).sum().backward()
                     optimizer.step()
                 self.assertEqual(list(ours.parameters()), list(theirs.parameters()), rtol=1e-12, atol=1e-14)

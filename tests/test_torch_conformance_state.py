@@ -1,5 +1,5 @@
 # ruff: noqa: PT009 (torch's TestCase: its assertEqual compares tensors within containers)
-"""Torch's own optimizer checks, on ASA with each scaling: state dicts, copies and hooks."""
+"""Torch's own optimizer tests of state dicts, copies and hooks, for ASA with each scaling."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def nameless(state_dict):
 
 
 def primed(info, options, device, dtype, *, names=False):
-    """An optimizer after a few steps, its parameters, and the closure factory of its loss."""
+    """Return an optimizer after a few steps, its parameters, and the closure factory of its loss."""
     weight, bias, loss_of = linear(device, dtype)
     optimizer = info.optim_cls(named((weight, bias), names), **options)
     for _ in range(3):
@@ -35,7 +35,7 @@ def primed(info, options, device, dtype, *, names=False):
 
 
 def alone(info, options, device, dtype):
-    """An optimizer of one parameter without a gradient: what hooks are tried on."""
+    """Return an optimizer of one parameter without a gradient, for the tests of hooks."""
     return info.optim_cls([Parameter(torch.ones(2, 3, device=device, dtype=dtype))], **options)
 
 
@@ -62,7 +62,7 @@ class TestTorchConformanceState(TestCase):
             self.assertEqual(nameless(optimizer.state_dict()), nameless(other.state_dict()), **EXACT)
             if names or other_names:
                 self.assertEqual(other.state_dict()["param_groups"][0]["param_names"], ["x0", "x1"])
-            # A parameter that comes again is the same number in the state dict.
+            # A repeated parameter has the same index in the state dict.
             other.param_groups.extend(other.param_groups)
             ours, again = (nameless(o.state_dict())["param_groups"][-1] for o in (optimizer, other))
             self.assertEqual(ours, again)
@@ -169,7 +169,7 @@ class TestTorchConformanceState(TestCase):
             self.assertEqual(optimizer.state["lr seen"], 0.002)
             handles.append(optimizer.register_load_state_dict_pre_hook(replace, prepend=True))
             optimizer.load_state_dict(copy.deepcopy(state_dict))
-            self.assertEqual(optimizer.state["lr seen"], 0.002)  # prepended: the other hook has the last word
+            self.assertEqual(optimizer.state["lr seen"], 0.002)  # this hook was prepended, so the other one runs last
             for handle in handles:
                 handle.remove()
             optimizer.register_load_state_dict_pre_hook(replace)

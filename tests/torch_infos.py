@@ -1,8 +1,8 @@
-"""ASA with each scaling as torch describes an optimizer under test, for test_torch_conformance*.py.
+"""``OptimizerInfo`` entries for ASA with each scaling, used by test_torch_conformance*.py.
 
-The wheel ships the description (``OptimizerInfo`` with its inputs and error inputs) and the decorator that runs a check
-for each of them. The checks themselves (``test/test_optim.py`` of the torch repository) it does not ship: those two
-files have the same checks in our words.
+The torch wheel ships ``OptimizerInfo`` (with inputs and error inputs) and the decorator that runs a test for each
+entry. It does not ship the tests themselves (``test/test_optim.py`` of the torch repository): those two files
+reimplement them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from semaopt.schedules import Follow, InverseSqrt, Stagewise
 
 EXACT = {"rtol": 0, "atol": 0}
 
-# Torch's test utilities forbid torch.backends.cudnn.benchmark = ... and its like in the whole process; Lightning may.
+# Torch's test utilities disable assignments such as torch.backends.cudnn.benchmark = ..., which Lightning needs.
 torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
 assert not torch.backends.flags_frozen()
 
 
 def inputs(device, dtype=None):
-    """Every option of ASA but ``differentiable``, which torch's machinery adds."""
+    """Return inputs for every option of ASA except ``differentiable``, which torch adds."""
     options = {
         "default": {},
         "lr and beta": {"lr": 0.01, "beta": 0.5},
@@ -48,15 +48,15 @@ def inputs(device, dtype=None):
     return [OptimizerInput(params=None, kwargs=kwargs, desc=desc) for desc, kwargs in options.items()]
 
 
-#: Where ASA says more than torch, or refuses what torch only warns of.
-OUR_WORDS = {
+#: Cases in which ASA has a more detailed message than torch, or raises where torch only warns.
+REPLACED_ERRORS = {
     "a param group cannot have duplicate parameters": "given twice, at group 0, position 0 and at group 0, position 1",
     "duplicate parameters should not occur across param groups either": (
         "given twice, at group 0, position 0 and at group 1, position 0"
     ),
     "Tensor lr must be 1-element": r"lr=tensor\(\[.*\]\) is invalid: it must be a finite number >= 0\. Try 1e-3",
 }
-OUR_ERRORS = [
+ADDITIONAL_ERRORS = [
     ({"lr": -1e-2}, ValueError, r"lr=-0\.01 is invalid: it must be a finite number >= 0\. Try 1e-3"),
     ({"lr": float("nan")}, ValueError, r"lr=nan is invalid: it must be a finite number >= 0"),
     ({"beta": 1.0}, ValueError, r"beta=1\.0 is invalid: it must lie in \[0, 1\)\. Try beta=0\.9; gamma ="),
@@ -75,13 +75,13 @@ OUR_ERRORS = [
 def error_inputs(device, dtype):
     errors = get_error_inputs_for_all_optims(device, dtype)
     known = {error.optimizer_error_input.desc for error in errors}
-    assert known >= OUR_WORDS.keys(), "torch renamed a check that OUR_WORDS replaces"
+    assert known >= REPLACED_ERRORS.keys(), "torch renamed a check that REPLACED_ERRORS replaces"
     for error in errors:
         given = error.optimizer_error_input
-        if given.desc in OUR_WORDS:
-            error.error_type, error.error_regex = ValueError, OUR_WORDS[given.desc]
+        if given.desc in REPLACED_ERRORS:
+            error.error_type, error.error_regex = ValueError, REPLACED_ERRORS[given.desc]
         given.params = [Parameter(torch.ones(2))] if given.params is None else given.params
-    for kwargs, error_type, text in OUR_ERRORS:
+    for kwargs, error_type, text in ADDITIONAL_ERRORS:
         given = OptimizerInput([Parameter(torch.ones(2))], kwargs, text)
         errors.append(ErrorOptimizerInput(given, error_type=error_type, error_regex=text))
     sparse = Parameter(torch.ones(2))
@@ -98,7 +98,7 @@ def error_inputs(device, dtype):
 
 
 def with_scaling(name):
-    """A subclass of ASA with this default scaling: torch names a test after the class."""
+    """Return a subclass of ASA with this default scaling, since torch names tests after the class."""
 
     def __init__(self, params, **options):  # noqa: N807
         semaopt.ASA.__init__(self, params, scaling=name, **options)
@@ -108,7 +108,7 @@ def with_scaling(name):
 
 
 CLASSES = {name: with_scaling(name) for name in semaopt.scalings.BY_NAME}
-globals().update({cls.__name__: cls for cls in CLASSES.values()})  # where pickle looks for them
+globals().update({cls.__name__: cls for cls in CLASSES.values()})  # pickle looks them up here
 INFOS = {
     name: OptimizerInfo(
         cls,
@@ -135,7 +135,7 @@ def every_input(device, dtype, info, *, differentiable=True):
 
 
 def linear(device, dtype, *, contiguous=True):
-    """A weight, a bias, and a closure factory for |W a + b|^2."""
+    """Return a weight, a bias, and a closure factory for |W a + b|^2."""
     generator = torch.Generator(device).manual_seed(0)
 
     def draw(*shape):

@@ -1,4 +1,4 @@
-"""BSA, TTSA, stocBiO and SOBA against their formulas."""
+"""BSA, TTSA, stocBiO and SOBA compared with their formulas."""
 
 import math
 
@@ -21,7 +21,7 @@ def lower_gradient(problem, x, y):
     return y @ problem.A - x @ problem.B.T - problem.b
 
 
-def test_soba_is_smb_with_a_tracked_system_and_gamma_one():
+def test_soba_equals_smb_with_a_tracked_system_and_gamma_one():
     results = []
     for make in (
         lambda x, y: SOBA([x], [y], lr=0.05, lower_lr=0.3, system_lr=0.2),
@@ -34,7 +34,7 @@ def test_soba_is_smb_with_a_tracked_system_and_gamma_one():
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
-def test_ttsa_moves_y_first_on_two_timescales():
+def test_ttsa_updates_y_first_on_two_timescales():
     problem, x, y, closures = bed()
     optimizer = TTSA([x], [y], lr=0.2, lower_lr=0.4, inverse=Exact())
     X, Y = x.detach().clone(), y.detach().clone()
@@ -61,7 +61,7 @@ def test_double_loops(kind, decay):
         torch.testing.assert_close(y.detach(), Y)
 
 
-def test_their_own_inverses():
+def test_default_inverses():
     _, x, y, _ = bed()
     assert BSA([x], [y]).inverse == TTSA([x], [y]).inverse == Neumann()
     assert StocBiO([x], [y]).inverse == NeumannSeries()
@@ -75,7 +75,7 @@ def test_their_own_inverses():
 @pytest.mark.parametrize("policy", [None, "error", "skip"])
 @pytest.mark.parametrize("kind", [BSA, TTSA, StocBiO])
 @pytest.mark.parametrize("fault", ["f infinite", "g_yy nan", "bound too small", "no coupling", "interrupt"])
-def test_a_step_that_fails_takes_the_steps_on_y_back(kind, policy, fault):
+def test_failed_step_restores_y(kind, policy, fault):
     x, y = (torch.nn.Parameter(torch.full((2,), value)) for value in (1.0, 0.0))
     optimizer = kind([x], [y], lr=0.1, lower_lr=0.5, inverse=NeumannSeries(8, bound=3.0), on_nonfinite=policy)
     optimizer.step(lambda: y.sum(), lambda: (y - x).square().sum())
@@ -111,7 +111,7 @@ def test_a_step_that_fails_takes_the_steps_on_y_back(kind, policy, fault):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_they_solve_the_test_bed(kind, options, steps):
+def test_baselines_solve_the_test_problem(kind, options, steps):
     problem, x, y, closures = bed(mu=0.3)
     optimizer = kind([x], [y], lower_lr=0.5, **options)
     start = torch.linalg.vector_norm(problem.grad(x))
@@ -120,7 +120,7 @@ def test_they_solve_the_test_bed(kind, options, steps):
     assert torch.linalg.vector_norm(problem.grad(x)) < 0.1 * start
 
 
-def test_schedules_leave_what_is_not_averaged_alone():
+def test_schedules_do_not_set_beta_of_methods_without_averages():
     _, x, y, closures = bed()
     optimizer = SOBA([x], [y], lr=0.1, lower_lr=0.4)
     with pytest.raises(ValueError, match=r"SOBA: no param group is averaged, .*, or on=\('lr',\)"):
@@ -132,7 +132,7 @@ def test_schedules_leave_what_is_not_averaged_alone():
     optimizer.step(*closures)
 
 
-def test_wrong_options():
+def test_invalid_options():
     _, x, y, _ = bed()
     with pytest.raises(ValueError, match="lower_steps=0 is invalid: it must be a whole number >= 1"):
         BSA([x], [y], lower_steps=0)

@@ -1,4 +1,4 @@
-"""AmIGO, F2SA and BOME against their formulas on the quadratic problem."""
+"""AmIGO, F2SA and BOME compared with their formulas on the quadratic problem."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def g_gradients(problem, x, y):
     return -y @ problem.B, y @ problem.A - x @ problem.B.T - problem.b
 
 
-def test_amigo_by_hand():
+def test_amigo_equals_its_formulas():
     problem, x, y, closures = make()
     optimizer = AmIGO([x], [y], lr=0.2, lower_lr=0.4, lower_steps=3, system_steps=2, system_lr=0.3)
     X, Y = x.detach().clone(), y.detach().clone()
@@ -39,7 +39,7 @@ def test_amigo_by_hand():
         torch.testing.assert_close(y.detach(), Y)
 
 
-def test_f2sa_by_hand():
+def test_f2sa_equals_its_formulas():
     problem, x, z, closures = make()
     optimizer = F2SA([x], [z], lr=0.02, lower_lr=0.4, penalty=3.0, penalty_growth=0.5, lower_steps=2)
     X, Z = x.detach().clone(), z.detach().clone()
@@ -56,7 +56,7 @@ def test_f2sa_by_hand():
         torch.testing.assert_close(z.detach(), Z)
 
 
-def test_the_bias_of_f2sa_falls_with_the_penalty():
+def test_bias_of_f2sa_decreases_with_the_penalty():
     errors = []
     for penalty in (10.0, 100.0):
         problem, x, z, closures = make()
@@ -67,7 +67,7 @@ def test_the_bias_of_f2sa_falls_with_the_penalty():
     assert errors[1] < 0.15 * errors[0]
 
 
-def test_bome_by_hand():
+def test_bome_equals_its_formulas():
     problem, x, y, closures = make()
     optimizer = BOME([x], [y], lr=0.05, lower_lr=0.4, control=0.3, lower_steps=3)
     X, Y = x.detach().clone(), y.detach().clone()
@@ -97,7 +97,7 @@ def test_bome_by_hand():
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_they_reduce_the_gradient_of_the_value_function(kind, options, steps, share):
+def test_baselines_reduce_the_gradient_of_the_value_function(kind, options, steps, share):
     problem, x, y, closures = make(mu=0.3)
     optimizer = kind([x], [y], **options)
     start = torch.linalg.vector_norm(problem.grad(x))

@@ -1,4 +1,4 @@
-"""Each baseline against its formulas written out."""
+"""Min-max baselines compared with their formulas."""
 
 import math
 
@@ -19,7 +19,7 @@ def pair():
 
 
 def gradients(x, y, k):
-    """O_x, O_y of sample k at (x, y)."""
+    """Return O_x and O_y of sample k at (x, y)."""
     x, y = x.detach().clone(), y.detach().clone()
     F.sample_(x, y, torch.Generator().manual_seed(k))
     return x.grad, y.grad
@@ -47,7 +47,7 @@ def test_sgda():
 
 
 def assert_stages(kind, growth, factor=None, adagrad=False, steps=40, length=4, proximal=0.3, delta=1e-3):
-    """Stages written out: the whole history of a stage is kept and averaged at its end."""
+    """Compare with stages written out, which keep the history of a stage and average it at its end."""
     x, y = pair()
     a, b = x.detach().clone(), y.detach().clone()
     k, reference, seen, sums = 0, a.clone(), [], [0.0, 0.0]
@@ -98,22 +98,22 @@ def test_stage_lengths():
     assert [pes.stages.length(k) for k in range(3)] == [10, 50, 250]
 
 
-def test_a_variable_without_a_gradient_is_averaged_all_the_same():
-    """Its mean is itself; one whose first gradient comes late starts from where it is, not from zero."""
+def test_variable_without_a_gradient_is_averaged():
+    """Its mean is its value; a variable with a late first gradient starts from its value, not from zero."""
     x, y = pair()
     late = torch.nn.Parameter(torch.tensor([5.0], dtype=torch.float64))
     optimizer = baselines.EpochSGDA(primal=[x, late], dual=[y], lr=0.1, stage_length=2, growth="constant", proximal=0.5)
     drive(x, y, optimizer, range(3))
     assert late.item() == 5.0
     late.grad = torch.tensor([1.0], dtype=torch.float64)
-    drive(x, y, optimizer, [3])  # the last step of a stage: its average is of the points before the step
+    drive(x, y, optimizer, [3])  # last step of a stage: the average covers the points before the step
     assert late.item() == 5.0
     late.grad = torch.tensor([1.0], dtype=torch.float64)
     drive(x, y, optimizer, [4])
     assert late.item() == pytest.approx(5.0 - 0.1 / 3)
 
 
-def test_a_group_added_later_joins_the_stage():
+def test_group_added_later_joins_the_stage():
     x, y = pair()
     optimizer = baselines.PESSGDA(primal=[x], dual=[y], stage_length=3)
     drive(x, y, optimizer, range(4))
@@ -164,7 +164,7 @@ def closure_on(x, y, k, calls=None):
 
 
 def test_sgdmax():
-    """y ascends to the tolerance at fixed x, then x takes one step with the gradient at that y."""
+    """y ascends at fixed x until the tolerance is met, then x takes one step with the gradient at that y."""
     x, y = pair()
     a, b = x.detach().clone(), y.detach().clone()
     calls = []
@@ -187,7 +187,7 @@ def test_sgdmax():
     assert len(calls) == evaluations > 20
 
 
-def test_sgdmax_ends_the_ascent_when_it_is_told():
+def test_sgdmax_limits_the_number_of_ascents():
     x, y = pair()
     calls = []
     optimizer = baselines.SGDMax(primal=[x], dual=[y], dual_lr=0.5, tolerance=0.0, max_ascents=7)
@@ -221,7 +221,7 @@ def test_acc_mda():
         if t == 1:
             v, w = g_a, g_b
         else:
-            h_a, h_b = gradients(*before, t)  # the same sample at the last point
+            h_a, h_b = gradients(*before, t)  # the same sample at the previous point
             eta_before = 1.5 / (30 + t - 1) ** (1 / 3)
             v = g_a + (1 - 2.0 * eta_before**2) * (v - h_a)
             w = g_b + (1 - 1.0 * eta_before**2) * (w - h_b)
@@ -231,7 +231,7 @@ def test_acc_mda():
     assert_ends((optimizer.state[x]["v"], optimizer.state[y]["v"]), (v, w))
 
 
-def test_acc_mda_evaluates_at_both_points_and_returns_the_loss_here():
+def test_acc_mda_evaluates_both_points_and_returns_the_current_loss():
     x, y = pair()
     optimizer = baselines.AccMDA(primal=[x], dual=[y], lr=0.3, dual_lr=0.5)
     optimizer.step(closure_on(x, y, 0))
@@ -242,7 +242,7 @@ def test_acc_mda_evaluates_at_both_points_and_returns_the_loss_here():
     assert loss == F.value(here).mean()
 
 
-def test_acc_mda_refuses_a_closure_that_draws_its_sample():
+def test_acc_mda_refuses_a_closure_that_draws_a_new_sample():
     x, y = pair()
     optimizer = baselines.AccMDA(primal=[x], dual=[y])
     before, samples = x.detach().clone(), iter(range(10))
@@ -255,7 +255,7 @@ def test_acc_mda_refuses_a_closure_that_draws_its_sample():
 
 
 def test_acc_mda_replays_dropout():
-    """Torch's random numbers are the same in both calls and go on afterwards."""
+    """Both calls see the same torch random numbers, and the generator advances afterwards."""
     torch.manual_seed(0)
     layer, y = torch.nn.Linear(4, 1), torch.nn.Parameter(torch.zeros(1))
     optimizer = baselines.AccMDA(primal=layer.parameters(), dual=[y])
@@ -274,7 +274,7 @@ def test_acc_mda_replays_dropout():
     assert not torch.equal(masks[0], masks[2])
 
 
-def test_a_closure_that_raises_leaves_the_parameters_in_place():
+def test_failing_closure_does_not_change_the_parameters():
     x, y = pair()
     optimizer = baselines.AccMDA(primal=[x], dual=[y], lr=0.3, dual_lr=0.5)
     optimizer.step(closure_on(x, y, 0))
@@ -319,8 +319,8 @@ def test_every_baseline_reaches_the_saddle(name):
 
 
 @pytest.mark.parametrize("name", ["EpochSGDA", "PESSGDA", "PESAdaGrad", "AccMDA"])
-def test_a_start_outside_of_its_set_is_brought_in(name):
-    """Averages and steps between two points would keep y outside for long: they are projected too."""
+def test_infeasible_start_is_projected(name):
+    """Averages and interpolated steps are projected too; otherwise y would stay infeasible for many steps."""
     x, _ = pair()
     y = torch.nn.Parameter(torch.full((3, 6), 10.0, dtype=torch.float64))
     stage = {} if name == "AccMDA" else {"stage_length": 2, "growth": "constant"}
@@ -330,7 +330,7 @@ def test_a_start_outside_of_its_set_is_brought_in(name):
         assert ((y >= -0.6) & (y <= 0.4)).all()
 
 
-def test_a_parameter_that_joins_acc_mda_later_starts_with_its_gradient():
+def test_parameter_added_to_acc_mda_starts_with_its_gradient():
     x, late, y = (torch.nn.Parameter(torch.ones(1)) for _ in range(3))
     optimizer = baselines.AccMDA(primal=[x], dual=[y])
 
@@ -360,12 +360,12 @@ def test_acc_mda_keeps_exact_estimates_while_a_variable_is_frozen():
             x.requires_grad_(k == 7)
         optimizer.step(closure)
         for variable in (x, z, y):
-            if variable.requires_grad:  # without noise v is the gradient, whatever was frozen on the way
+            if variable.requires_grad:  # without noise v is the gradient, even after freezing
                 torch.testing.assert_close(optimizer.state[variable]["v"], variable.grad, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", [baselines.EpochSGDA, baselines.PESSGDA, baselines.PESAdaGrad])
-def test_the_stages_leave_a_frozen_variable_where_it_is(kind):
+def test_stages_do_not_change_a_frozen_variable(kind):
     x, y = (torch.nn.Parameter(torch.full((2,), 3.0)) for _ in range(2))
     optimizer = kind(primal=[x], dual=[y], lr=0.1, dual_lr=0.1, stage_length=2, proximal=1.0)
     x.grad, y.grad = torch.zeros(2), torch.zeros(2)
@@ -375,7 +375,7 @@ def test_the_stages_leave_a_frozen_variable_where_it_is(kind):
     assert torch.equal(x.detach(), torch.full((2,), 3.0))
 
 
-def test_what_was_frozen_for_a_part_of_a_stage_is_averaged_over_all_of_it():
+def test_temporarily_frozen_variable_is_averaged_over_the_whole_stage():
     x, y = (torch.nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(2))
     optimizer = baselines.EpochSGDA(primal=[x], dual=[y], lr=1.0, dual_lr=1.0, stage_length=6, proximal=0.0)
     points = []

@@ -1,4 +1,4 @@
-"""The checks pass if the conditions of the theorems hold, and fail if the rates break one of them."""
+"""Theorem checks, which must pass under the conditions of the theorems and fail if the rates violate one."""
 
 import math
 

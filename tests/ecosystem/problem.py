@@ -1,4 +1,4 @@
-"""The small regression that every trainer here is tried on, and what one process makes of it."""
+"""Small regression problem for the trainer tests, and its single-process reference."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ OPTIONS = (
 
 
 class Networks(nn.ModuleDict):
-    """One small network per scaling, so that one run tries them all; each answers in its own column."""
+    """One small network per scaling, so that one run covers all; each has its own output column."""
 
     def forward(self, a: Tensor) -> Tensor:
         return torch.cat([network(a) for network in self.values()], dim=1)
 
 
 def networks(seed: int = 0) -> Networks:
-    """In float64, where equal to rounding means something. One output each: of two shards, one is empty."""
+    """Return the networks in float64, for tight tolerances. With one output each, one of two shards is empty."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         layers = {name: (nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1)) for name in semaopt.scalings.BY_NAME}
@@ -33,7 +33,7 @@ def networks(seed: int = 0) -> Networks:
 
 
 def asa(model: Networks, **options) -> semaopt.ASA:
-    """Each network is a group with the scaling it is named after: Adam+ takes the norm over that network alone."""
+    """Return ASA with one group per network, whose name is the scaling; the norm of Adam+ covers one network."""
     options = copy.deepcopy({"lr": 0.02, **options})  # a schedule fills a tensor lr in place
     groups = [{"params": network.parameters(), "scaling": name} for name, network in model.items()]
     return semaopt.ASA(groups, **options)
@@ -65,12 +65,12 @@ def values(model: nn.Module) -> dict[str, Tensor]:
 
 
 def assert_same(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
-    """To the bit."""
+    """Assert that the values are bitwise equal."""
     assert left.keys() == right.keys()
     unequal = [name for name in left if not torch.equal(left[name], right[name])]
     assert not unequal
 
 
 def assert_close(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
-    """To rounding."""
+    """Assert that the values are equal up to rounding."""
     torch.testing.assert_close(left, right, rtol=1e-11, atol=1e-13)

@@ -1,4 +1,4 @@
-"""ASA and its schedules under Accelerate, as they are."""
+"""ASA and its schedules under Accelerate, without adapters."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SCHEDULES = {
 
 
 @pytest.fixture(autouse=True)
-def _fresh():
-    """Accelerate keeps what it was told first; each test starts without it."""
+def _reset_accelerate():
+    """Reset Accelerate's global state, which keeps the first configuration."""
     yield
     for state in (AcceleratorState, GradientState, PartialState):
         state._reset_state()
@@ -39,7 +39,7 @@ def prepared(configure, seed=0, **options):
 
 
 def epoch(accelerator, model, optimizer, loader, schedule):
-    """Returns (lr, gamma) after each batch."""
+    """Train one epoch and return (lr, gamma) after each batch."""
     rates = []
     for batch in loader:
         with accelerator.accumulate(model):
@@ -84,8 +84,8 @@ def test_schedule_of_a_prepared_optimizer():
     assert rates[7] == pytest.approx((0.005, 0.025))
 
 
-def test_accumulated_batches_are_one_batch():
-    """Two micro-batches a step: the schedule moves with the steps, and the step is that of the joined batch."""
+def test_accumulated_batches_equal_one_batch():
+    """With two micro-batches per step, the schedule advances per step, and the step equals that of the full batch."""
     joined = [tuple(torch.cat(pair) for pair in zip(*DATA[k : k + 2], strict=True)) for k in range(0, 8, 2)]
     model = networks()
     optimizer = asa(model, **{**OPTIONS[1], **OPTIONS[2]})
@@ -97,7 +97,7 @@ def test_accumulated_batches_are_one_batch():
 
 
 def test_one_cycle_may_end_before_the_data():
-    """Accelerate steps no OneCycleLR past its end; it sees the end through Follow."""
+    """Accelerate does not step OneCycleLR past its end, also when Follow wraps it."""
 
     def configure(optimizer):
         return Follow(OneCycleLR(optimizer, 0.02, total_steps=6, cycle_momentum=False))

@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint's state dict functions, on optimizers before and after their first step."""
+"""State dict functions of torch.distributed.checkpoint, before and after the first step."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def method(request: pytest.FixtureRequest) -> Method:
 
 
 def module(problem) -> nn.Module:
-    """A module that owns the variables of a problem."""
+    """Return a module that owns the variables of a problem."""
     return nn.ParameterList([*problem.xs, *problem.others])
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_asking_for_the_state_before_the_first_step_changes_nothing(method, flat):
+def test_getting_the_state_before_the_first_step_changes_nothing(method, flat):
     optimizer, problem = method.start()
     twin = method.start()
     hooks = []
@@ -42,7 +42,7 @@ def test_asking_for_the_state_before_the_first_step_changes_nothing(method, flat
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_it_resumes_to_the_bit(method, flat):
+def test_resume_is_bit_exact(method, flat):
     options = StateDictOptions(flatten_optimizer_state_dict=flat)
     optimizer, problem = method.start()
     run(method, optimizer, problem, range(3))
@@ -58,7 +58,7 @@ def test_it_resumes_to_the_bit(method, flat):
 
 
 def test_a_step_with_zero_gradients_is_a_step():
-    """Only torch's way of asking for the state is not: no state, every lr 0, every gradient 0, ``closure=None``."""
+    """Only torch's state initialization is not a step: no state, lr 0, gradients 0 and ``closure=None``."""
     x = nn.Parameter(torch.ones(2))
     optimizer = semaopt.ASA([x], lr=0.1)
     x.grad = torch.zeros(2)

@@ -1,4 +1,4 @@
-"""Under DistributedDataParallel, two processes with half a batch each are one process with all of it."""
+"""Equality of two DistributedDataParallel processes with half a batch each and one process with the whole batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.ecosystem.problem import OPTIONS, asa, assert_close, assert_same, bat
 from tests.ecosystem.processes import half, run_on_two
 
 
-def equal_one(rank, folder):
+def compare_with_one_process(rank, folder):
     data = batches(4)
     for options in OPTIONS:
         results = []
@@ -29,14 +29,14 @@ def equal_one(rank, folder):
 
 
 def test_two_processes_equal_one(tmp_path):
-    assert run_on_two(equal_one, tmp_path)
+    assert run_on_two(compare_with_one_process, tmp_path)
 
 
 def refuse(rank, folder):
     assert rank == 0, "the second process does not agree"
 
 
-def test_the_two_processes_are_heard(tmp_path):
-    """What one of them asserts in vain fails the test that started it."""
+def test_failure_in_a_process_is_raised(tmp_path):
+    """A failed assertion in one process fails the test."""
     with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="the second process does not agree"):
         run_on_two(refuse, tmp_path)

@@ -1,4 +1,4 @@
-"""Under FSDP2, two processes with half a batch each are one process with all of it, and they resume exactly."""
+"""Equality of two FSDP2 processes with half a batch each and one process with the whole batch; exact resume."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sharded(seed=0):
     return fully_shard(networks(seed))
 
 
-def equal_one(rank, folder):
+def compare_with_one_process(rank, folder):
     data = batches(4)
     for options in OPTIONS:
         results = []
@@ -38,24 +38,24 @@ def equal_one(rank, folder):
         for alone, together in zip(*results, strict=True):
             assert all(isinstance(x, DTensor) for x in together.values())
             assert_close({name: x.full_tensor() for name, x in together.items()}, alone)
-        # torch.distributed.checkpoint wants all that has a dimension on one device; the counters are on the CPU.
+        # torch.distributed.checkpoint requires all tensors with a dimension on one device; the counters are on the CPU.
         states = optimizer.state.values()
         assert all(state[key].dim() == 0 for state in states for key in state.keys() & COUNTERS)
 
 
 def test_two_processes_equal_one(tmp_path):
-    assert run_on_two(equal_one, tmp_path)
+    assert run_on_two(compare_with_one_process, tmp_path)
 
 
 def parts(seed, **options):
-    """Model, optimizer and the schedule that belongs to them."""
+    """Return a model with its optimizer and schedule."""
     model = sharded(seed)
     optimizer = asa(model, **options)
     return model, optimizer, Follow(torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 8))
 
 
 def through_shards(model, optimizer, schedule, path, options):
-    """Each process writes its shards."""
+    """Let each process write its shards."""
     state = {
         "model": get_model_state_dict(model, options=options),
         "optimizer": get_optimizer_state_dict(model, optimizer, options=options),
@@ -78,7 +78,7 @@ def through_shards(model, optimizer, schedule, path, options):
 
 
 def through_one_file(model, optimizer, schedule, path, options):
-    """Rank 0 writes everything with torch.save; a plain ASA could load it."""
+    """Let rank 0 write the full state with torch.save, so that an unsharded ASA could load it."""
     full = StateDictOptions(full_state_dict=True, cpu_offload=True)
     state = {
         "model": get_model_state_dict(model, options=full),
@@ -107,7 +107,7 @@ WAYS = {
 }
 
 
-def way_back(rank, folder):
+def save_and_resume(rank, folder):
     data, hyper = half(rank, batches(4)), {**OPTIONS[1], **OPTIONS[2]}
     for way, (save, options) in WAYS.items():
         model, optimizer, schedule = parts(0, **hyper)
@@ -121,4 +121,4 @@ def way_back(rank, folder):
 
 
 def test_resume_is_exact(tmp_path):
-    assert run_on_two(way_back, tmp_path)
+    assert run_on_two(save_and_resume, tmp_path)

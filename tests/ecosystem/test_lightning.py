@@ -1,4 +1,4 @@
-"""ASA and its schedules under Lightning's Trainer, as they are."""
+"""ASA and its schedules under Lightning's Trainer, without adapters."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from semaopt.schedules import Follow, Stagewise
 from tests.ecosystem.problem import OPTIONS, asa, assert_same, batches, loss_of, networks, train, values
 
 pytestmark = [
-    # Lightning's own calls of what torch and Python deprecate.
+    # Lightning itself calls functions deprecated by torch and Python.
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
 ]
 EPOCHS, DATA = 4, batches(3)
 
 
 class Module(lightning.LightningModule):
-    """The networks, with what ``configure`` makes of their optimizer as Lightning's ``lr_scheduler`` entry."""
+    """The networks; ``configure(optimizer)`` gives Lightning's ``lr_scheduler`` entry."""
 
     def __init__(self, configure, seed=0):
         super().__init__()
@@ -39,14 +39,14 @@ class Module(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": self.configure(optimizer)}
 
 
-def each_step(schedule):
+def per_step(schedule):
     return {"scheduler": schedule, "interval": "step"}
 
 
 SCHEDULES = {
     "stagewise, epochs": lambda optimizer: Stagewise(optimizer, every=2, factor=0.5),
-    "stagewise, steps": lambda optimizer: each_step(Stagewise(optimizer, every=2, factor=0.5)),
-    "cosine": lambda optimizer: each_step(Follow(CosineAnnealingLR(optimizer, 16))),
+    "stagewise, steps": lambda optimizer: per_step(Stagewise(optimizer, every=2, factor=0.5)),
+    "cosine": lambda optimizer: per_step(Follow(CosineAnnealingLR(optimizer, 16))),
     "plateau": lambda optimizer: {
         "scheduler": Follow(ReduceLROnPlateau(optimizer, patience=0, threshold=0.5)),
         "monitor": "loss",
@@ -79,7 +79,7 @@ def test_resume_is_exact(configure, tmp_path):
     assert first.rates + second.rates == whole.rates
     assert len(set(whole.rates)) > 1
     ratios = [(1 - beta) / lr for lr, beta in whole.rates]
-    assert ratios == pytest.approx([ratios[0]] * len(ratios))  # lr and gamma move together
+    assert ratios == pytest.approx([ratios[0]] * len(ratios))  # lr and gamma change in proportion
 
 
 def test_equals_the_plain_loop(tmp_path):

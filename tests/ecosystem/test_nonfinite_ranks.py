@@ -1,4 +1,4 @@
-"""All ranks take the same decision about NaN, also where only one of them holds the bad shard."""
+"""Agreement of all ranks about nonfinite values, even if only one rank holds the bad shard."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def whole(x):
     return x.full_tensor() if hasattr(x, "full_tensor") else x
 
 
-def under(wrap, rank, policy):
-    """Step 1 of 3 is bad on rank 1 alone; the others equal those of one process that never had it."""
+def train_wrapped(wrap, rank, policy):
+    """Make step 1 of 3 bad on rank 1 only; the other steps equal those of one process without that step."""
     data = batches(3)
     model, alone = networks(), networks()
     inside = wrap(model)
@@ -43,15 +43,15 @@ def under(wrap, rank, policy):
         assert ("on another rank" in text) == (rank == 0), text
 
 
-def both(rank, folder):
+def run_all(rank, folder):
     for wrap in (DistributedDataParallel, fully_shard):
         for policy in ("skip", "error"):
-            under(wrap, rank, policy)
+            train_wrapped(wrap, rank, policy)
     blocks(rank)
 
 
 def blocks(rank):
-    """Each rank keeps the z of its own blocks: the bad one is known to its rank alone until they agree."""
+    """Each rank keeps z for its own blocks, so only one rank sees the bad block before they communicate."""
     x = torch.nn.Parameter(torch.ones(2))
     optimizer = semaopt.SCMA([x], blocks=2, on_nonfinite="skip", process_group=dist.group.WORLD)
     bad = 0.0 * torch.tensor([math.nan if rank else 1.0])
@@ -65,4 +65,4 @@ def blocks(rank):
 
 
 def test_ranks_agree(tmp_path):
-    assert run_on_two(both, tmp_path)
+    assert run_on_two(run_all, tmp_path)

@@ -1,4 +1,4 @@
-"""What training scripts put around an optimizer: weight averaging, accumulation, loss scaling, clipping."""
+"""Optimizers with common training tools: weight averaging, accumulation, loss scaling, clipping."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_weight_averaging(started):
     assert_close(values(averaged.module), mean)
     for group in optimizer.param_groups:
         assert float(group["lr"]) == pytest.approx(0.005)
-        assert 1 - group["beta"] == pytest.approx(0.1 * 0.005 / 0.02)  # gamma went down with lr
+        assert 1 - group["beta"] == pytest.approx(0.1 * 0.005 / 0.02)  # gamma decreased with lr
 
 
-def test_weight_averaging_after_a_schedule_of_our_own():
-    """Stagewise first; then SWALR takes lr over where it stands and Follow gamma."""
+def test_weight_averaging_after_stagewise():
+    """After Stagewise, SWALR continues from the current lr and Follow from the current gamma."""
     model = networks()
     optimizer = asa(model)
     schedule = Stagewise(optimizer, every=2, factor=0.5)
@@ -79,7 +79,7 @@ def test_update_bn():
     torch.testing.assert_close(averaged.module[1].running_mean, hidden.mean(0))
 
 
-def test_accumulated_gradients_are_one_batch(started):
+def test_accumulated_gradients_equal_one_batch(started):
     model, optimizer = started
     other, reference = twin(model, optimizer)
     for a, b in DATA:
@@ -91,7 +91,7 @@ def test_accumulated_gradients_are_one_batch(started):
 
 
 def test_loss_scaling(started):
-    """GradScaler divides by its scale, and leaves a step out when a gradient overflows."""
+    """GradScaler divides by its scale and skips a step if a gradient overflows."""
     model, optimizer = started
     other, reference = twin(model, optimizer)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)

@@ -22,7 +22,7 @@ def batch(n=40, seed=0, dtype=torch.float64, positive=0.3):
 
 
 def formula(h, b, p, s, r, y, score="sigmoid", m=1.0):
-    """sec:app_auc_formulation, example by example; a NaN label is left out."""
+    """Evaluate sec:app_auc_formulation example by example; NaN labels are ignored."""
     total, count = 0.0, 0
     for raw, label in zip(h, b.tolist(), strict=True):
         if label != label:
@@ -39,7 +39,7 @@ def formula(h, b, p, s, r, y, score="sigmoid", m=1.0):
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("margin", [1.0, 0.4])
 @pytest.mark.parametrize("missing", [False, True])
-def test_value_and_gradients_are_the_formula(start, score, margin, missing):
+def test_value_and_gradients_equal_the_formula(start, score, margin, missing):
     h, b = batch()
     b = b.double()
     if missing:
@@ -55,7 +55,9 @@ def test_value_and_gradients_are_the_formula(start, score, margin, missing):
         torch.testing.assert_close(a.squeeze(), c, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own, forward mode
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
+)  # raised inside torch by forward mode
 @pytest.mark.parametrize("shape", [(8,), (8, 1)])
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("missing", [False, True])
@@ -73,7 +75,7 @@ def test_first_and_second_derivatives(shape, score, missing):
     inputs += [z.detach().clone().requires_grad_() for z in (auc.s, auc.r, auc.y)]
     assert torch.autograd.gradcheck(value, inputs, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(value, inputs)
-    for i in range(4):  # with only one that requires a gradient
+    for i in range(4):  # only one input requires a gradient
         alone = [z.detach().requires_grad_(i == k) for k, z in enumerate(inputs)]
         assert torch.autograd.gradcheck(value, alone)
         assert torch.autograd.gradgradcheck(value, alone)
@@ -90,7 +92,7 @@ def test_first_and_second_derivatives(shape, score, missing):
     margin=st.sampled_from([0.3, 1.0]),
     missing=st.booleans(),
 )
-def test_the_closed_form_equals_what_torch_differentiates(dtype, score, seed, n, prior, scale, margin, missing):
+def test_closed_form_gradients_equal_autograd(dtype, score, seed, n, prior, scale, margin, missing):
     h, b = batch(n, seed)
     b = b.to(dtype)
     if missing:
@@ -110,8 +112,8 @@ def test_the_closed_form_equals_what_torch_differentiates(dtype, score, seed, n,
 
 
 @pytest.mark.parametrize("labels", [lambda b: b, lambda b: b.double(), lambda b: 2 * b - 1])
-def test_transforms_see_the_operations(labels):
-    """With validation on, which vmap cannot run."""
+def test_functional_transforms(labels):
+    """Validation is on, although vmap cannot run it."""
     h, b = batch(6)
     auc = AUCMinMax(0.3, 0.1, -0.2, 0.4, dtype=torch.float64)
     (expected,) = torch.autograd.grad(auc(h, b), h)
@@ -127,7 +129,7 @@ def test_transforms_see_the_operations(labels):
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1000), n=st.integers(3, 30), m=st.sampled_from([0.5, 1.0, 2.0]))
 def test_saddle_value_is_the_pairwise_square_loss(score, seed, n, m):
-    """With the prior of the batch: saddle value + p(1-p) m^2 = p(1-p) mean over pairs of (m - h + h')^2."""
+    """For the prior of the batch, saddle value + p(1-p) m^2 = p(1-p) mean over pairs of (m - h + h')^2."""
     raw, b = batch(n, seed, positive=0.5)
     b[0], b[1] = 1, 0
     auc = AUCMinMax.from_labels(b, score=score, margin=m, dtype=torch.float64)
@@ -147,7 +149,7 @@ def test_saddle_value_is_the_pairwise_square_loss(score, seed, n, m):
 
 
 def test_the_displayed_value_is_never_negative():
-    """Also where y is far from its maximizer and the objective far below its saddle value."""
+    """This holds even if y is far from its maximizer and the objective far below its saddle value."""
     h, b = batch()
     auc = AUCMinMax(0.3, 0.0, 0.0, 40.0, score="linear", dtype=torch.float64)
     assert auc(h, b) < -100
@@ -158,7 +160,7 @@ def test_the_displayed_value_is_never_negative():
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("m", [0.5, 1.0])
 def test_the_objective_plus_a_constant_is_the_margin_loss_in_alpha(score, m):
-    """Var_+ + Var_- + 2 alpha (m + E_- h - E_+ h) - alpha^2, times p(1-p), with alpha = m + y and the batch's prior."""
+    """It is p(1-p) (Var_+ + Var_- + 2 alpha (m + E_- h - E_+ h) - alpha^2) with alpha = m + y and the batch prior."""
     raw, b = batch(60, 4)
     alpha, p = 0.8, b.double().mean().item()
     at = AUCMinMax(p, score=score, dtype=torch.float64).saddle(raw, b)
@@ -171,8 +173,8 @@ def test_the_objective_plus_a_constant_is_the_margin_loss_in_alpha(score, m):
 
 
 @pytest.mark.parametrize("m", [0.5, 1.0])
-def test_it_is_libaucs_margin_loss(m):
-    """LibAUC's version v1, whose alpha is m + y, of the same scores, with gradients."""
+def test_equals_the_margin_loss_of_libauc(m):
+    """Compare values and gradients with LibAUC's version v1, whose alpha is m + y."""
     libauc = pytest.importorskip("libauc.losses.auc", reason="LibAUC is optional")
     raw, b = batch(60, 4, torch.float32)
     p = b.double().mean().item()
@@ -187,8 +189,8 @@ def test_it_is_libaucs_margin_loss(m):
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-6)
 
 
-def test_the_squared_hinge_brings_its_constraint():
-    """Scores farther apart than the margin: y of the square follows them, alpha = m + y of the hinge stays at 0."""
+def test_squared_hinge_sets_its_constraint():
+    """For scores separated by more than the margin, y of the square follows; alpha = m + y of the hinge stays 0."""
     h, b = torch.tensor([8.0, 8.0, -8.0, -8.0]), torch.tensor([1, 1, 0, 0])
     ends = {}
     for surrogate in ("square", "squared_hinge"):
@@ -219,7 +221,7 @@ def test_an_explicit_projection_has_priority():
 
 @pytest.mark.parametrize("prior", [0.1, 0.3, 0.8])
 @pytest.mark.parametrize("score", SCORES)
-def test_the_saddle_is_stationary_and_of_the_right_kind(prior, score):
+def test_saddle_is_stationary_with_the_right_curvature(prior, score):
     h, b = batch()
     h = h.detach()
     auc = AUCMinMax(prior, score=score, dtype=torch.float64)
@@ -282,7 +284,7 @@ def test_other_labels_are_an_error_that_names_them(labels, values):
 
 
 @pytest.mark.parametrize("label", [1, 0, -1])
-def test_a_batch_of_one_class_is_fine(label):
+def test_batch_of_one_class_is_accepted(label):
     h, _ = batch(7)
     b = torch.full((7,), label)
     auc = AUCMinMax(0.3, 0.2, 0.1, 0.5, dtype=torch.float64)
@@ -311,7 +313,7 @@ def test_a_batch_of_one_class_is_fine(label):
         ((), (1,), r"scores of shape \(\)"),
     ],
 )
-def test_shapes_that_do_not_fit(scores, labels, text):
+def test_mismatched_shapes(scores, labels, text):
     with pytest.raises(ValueError, match=text):
         AUCMinMax(0.3)(torch.zeros(scores), torch.zeros(labels))
 
@@ -334,13 +336,13 @@ def test_labels_of_one_class_have_no_prior():
         AUCMinMax.from_labels([[torch.nan], [torch.nan]])
 
 
-def test_wrong_labels_of_one_column_are_named():
+def test_invalid_labels_of_one_column_are_named():
     labels = torch.tensor([[0.0, 3.0], [1.0, torch.nan]])
     with pytest.raises(ValueError, match=r"labels=\[3\.0\] in column 1: must be \{0, 1\}"):
         AUCMinMax([0.5, 0.5])(torch.zeros(2, 2), labels)
 
 
-def test_missing_labels_are_left_out_of_the_priors():
+def test_missing_labels_are_ignored_in_the_priors():
     nan = torch.nan
     labels = [[1, nan, 1.0], [0, nan, nan], [0, nan, 0.0], [nan, nan, nan]]
     auc = AUCMinMax.from_labels(labels, dtype=torch.float64)
@@ -351,7 +353,7 @@ def test_missing_labels_are_left_out_of_the_priors():
 
 @pytest.mark.parametrize("score", SCORES)
 def test_missing_labels_are_masked_per_column(score):
-    """Each column is the binary loss on its own labelled rows; one without labels is not in the mean."""
+    """Each column is the binary loss on its labelled rows; columns without labels are not in the mean."""
     h = torch.randn(9, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
     b = (torch.rand(9, 3, generator=torch.Generator().manual_seed(1)) < 0.5).double()
     b[:4, 0], b[:, 1] = torch.nan, torch.nan
@@ -372,7 +374,7 @@ def test_missing_labels_are_masked_per_column(score):
     assert [z[1].item() for z in at] == pytest.approx([0.2, 0.1, -0.4]), "a column without labels stays"
 
 
-def test_a_batch_without_any_label_moves_nothing():
+def test_batch_without_labels_changes_nothing():
     for auc, shape in ((AUCMinMax(0.3, 0.1, 0.2, 0.3), (4,)), (AUCMinMax([0.3, 0.4], 0.1, 0.2, 0.3), (4, 2))):
         h = torch.randn(shape, requires_grad=True)
         value = auc(h, torch.full(shape, torch.nan))
@@ -403,7 +405,7 @@ def test_multi_label_is_the_mean_of_the_columns():
         torch.testing.assert_close(ours, torch.cat(theirs))
 
 
-def test_multi_class_is_each_class_against_the_rest():
+def test_multi_class_is_one_versus_rest():
     h = torch.randn(30, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     classes = torch.arange(30) % 4
     auc = AUCMinMax.from_labels(classes, num_classes=4, dtype=torch.float64)
@@ -437,8 +439,8 @@ def test_autocast_and_half_precision_scores_are_computed_in_float32():
     assert whole(h.detach().bfloat16(), b).dtype == torch.float32
 
 
-def test_large_offsets_cost_no_digits():
-    """(h - s)^2 is formed, not h^2 - 2hs + s^2: scores far from 0 keep theirs."""
+def test_large_offsets_lose_no_precision():
+    """The loss computes (h - s)^2, not h^2 - 2hs + s^2, which loses precision for scores far from 0."""
     h, b = batch(64)
     near = AUCMinMax(0.5, 0.0, 0.0, -1.0, score="linear")(h.float(), b)
     far = AUCMinMax(0.5, 4096.0, 4096.0, -1.0, score="linear")(h.float() + 4096, b)
@@ -446,7 +448,7 @@ def test_large_offsets_cost_no_digits():
 
 
 @pytest.mark.parametrize("classes", [1, 2])
-def test_a_diverged_score_is_an_infinite_loss_and_a_warning(classes):
+def test_diverged_score_gives_an_infinite_loss_and_a_warning(classes):
     auc = AUCMinMax(prior=[0.5] * classes, score="linear")
     scores = torch.tensor([[1e30], [-1e30]]).repeat(1, classes).requires_grad_()
     labels = torch.tensor([[1], [0]]).repeat(1, classes)
@@ -506,7 +508,7 @@ def test_state_dict_and_copies():
     assert repr(AUCMinMax([0.25, 0.5])).startswith("AUCMinMax(prior=[0.25, 0.5], ")
 
 
-def test_without_validation_any_label_but_one_is_negative():
+def test_without_validation_every_label_except_one_is_negative():
     h, b = batch()
     auc = AUCMinMax(0.3, dtype=torch.float64, validate=False)
     assert torch.equal(auc(h, b * 2 - 1), auc(h, b))
@@ -521,7 +523,7 @@ def test_compiled_loss_equals_eager():
 
 
 def train(kind, steps=300, **options):
-    """AUC of a linear model on two overlapping clouds, a tenth positive."""
+    """Train a linear model on two overlapping clouds, 10% positive, and return its AUC."""
     generator = torch.Generator().manual_seed(0)
     b = (torch.rand(400, generator=generator) < 0.1).long()
     a = torch.randn(400, 5, generator=generator) + b[:, None] * torch.tensor([2.0, -1.0, 0.5, 0.0, 0.0])
@@ -558,7 +560,7 @@ def train(kind, steps=300, **options):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_every_method_trains_it(kind, options):
+def test_every_method_trains_the_loss(kind, options):
     start, _ = train(kind, steps=0, **options)
     end, gap = train(kind, **options)
     assert start < 0.7
@@ -578,13 +580,13 @@ def test_every_method_trains_it(kind, options):
         ({"prior": 0.5, "surrogate": "hinge"}, r"surrogate='hinge'.*must be one of 'square', 'squared_hinge'"),
     ],
 )
-def test_wrong_options_are_refused(given_, text):
+def test_invalid_options_are_refused(given_, text):
     with pytest.raises(ValueError, match=text):
         AUCMinMax(**given_)
 
 
-def test_a_cast_does_not_round_the_prior():
-    """In bf16 0.999 would be 1, and p(1-p) = 0; in float64 every digit counts."""
+def test_cast_does_not_round_the_prior():
+    """In bf16, 0.999 would become 1 and p(1-p) would be 0; float64 must keep all digits."""
     for auc in (AUCMinMax(0.999).bfloat16(), AUCMinMax(0.999, dtype=torch.bfloat16), AUCMinMax(0.999).half()):
         assert auc.s.dtype in (torch.bfloat16, torch.float16)
         assert auc.prior.dtype == torch.float32
@@ -596,7 +598,7 @@ def test_a_cast_does_not_round_the_prior():
     assert repr(AUCMinMax([0.1, 0.2])).startswith("AUCMinMax(prior=[0.1, 0.2], ")
 
 
-def test_a_prior_that_was_loaded_or_set_is_the_one_that_is_cast():
+def test_cast_uses_the_loaded_or_assigned_prior():
     auc = AUCMinMax(0.3)
     auc.load_state_dict(AUCMinMax(0.25).state_dict())
     assert auc.double().prior.item() == 0.25
@@ -609,7 +611,7 @@ def test_a_prior_that_was_loaded_or_set_is_the_one_that_is_cast():
 
 @pytest.mark.parametrize(("share", "invariant"), [(0.25, True), (0.5, False)])
 def test_the_prior_is_the_share_in_the_batches(share, invariant):
-    """Else the saddle value changes with a constant that is added to all scores."""
+    """Otherwise, adding a constant to all scores would change the saddle value."""
     auc, b = AUCMinMax(0.25, score="linear", dtype=torch.float64), torch.arange(8) < 8 * share
     h = torch.linspace(-1, 2, 8, dtype=torch.float64)
 
@@ -649,7 +651,7 @@ def test_shapes_alone_are_enough():
     assert empty.to_empty(device="cpu").prior.item() == torch.tensor(0.3).item()
 
 
-def test_the_variables_are_where_the_prior_is():
+def test_variables_are_on_the_device_of_the_prior():
     p = torch.tensor([0.3], dtype=torch.float64)
     with torch.device("meta"):
         inside = AUCMinMax(p)

@@ -24,7 +24,7 @@ def warnings_of(run, *arguments, **options):
     return [str(one.message) for one in found]
 
 
-def test_a_sampler_that_disagrees_with_the_prior_is_warned_about_once():
+def test_sampler_that_contradicts_the_prior_warns_once():
     text = r"of the first 2048 examples 0\.\d+ were positive, but prior=0\.1\. .*Pass the share"
     with pytest.warns(UserWarning, match=text) as found:
         draw(AUCMinMax(0.1), [0.5], 300)
@@ -35,7 +35,7 @@ def test_a_sampler_that_disagrees_with_the_prior_is_warned_about_once():
         draw(AUCMinMax(0.001), [0.5], 64)
 
 
-def test_the_warning_names_the_line_of_the_user_and_comes_once_even_as_an_error():
+def test_warning_points_to_the_caller_and_is_raised_once_even_as_an_error():
     both = semaopt.losses.WithLoss(torch.nn.Identity(), AUCMinMax(0.1))
     with pytest.warns(UserWarning, match="prior") as found:
         draw(both, [0.5], 80)
@@ -49,16 +49,16 @@ def test_the_warning_names_the_line_of_the_user_and_comes_once_even_as_an_error(
 
 @pytest.mark.parametrize("views", [1, 8, 32])
 @pytest.mark.parametrize("prior", [1e-4, 0.01, 0.1, 0.5, 0.99])
-def test_batches_with_the_prior_are_not_warned_about(prior, views):
+def test_batches_that_match_the_prior_do_not_warn(prior, views):
     for seed in range(20):
         assert warnings_of(draw, AUCMinMax(prior), [prior], 64, seed, views=views) == []
 
 
-def test_many_rare_classes_are_not_warned_about():
+def test_many_rare_classes_do_not_warn():
     assert warnings_of(draw, AUCMinMax([1e-4] * 500), [1e-4] * 500, 64) == []
 
 
-def test_one_batch_that_is_used_again_counts_once():
+def test_reused_batch_counts_once():
     auc, b = AUCMinMax(0.1), torch.ones(32)
 
     def again():
@@ -68,7 +68,7 @@ def test_one_batch_that_is_used_again_counts_once():
     assert warnings_of(again) == []
 
 
-def test_only_training_is_watched_and_only_with_validation():
+def test_monitors_run_only_in_training_with_validation():
     auc, b, free, later = AUCMinMax(0.1), torch.ones(32), AUCMinMax(0.1, validate=False), AUCMinMax(0.1)
     later.validate = False
     for k in range(100):
@@ -126,7 +126,7 @@ def test_swapped_roles_are_an_error(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_forgotten_primal_variables_are_warned_about(kind):
+def test_missing_primal_variables_warn(kind):
     def without(model, auc):
         return kind(primal=model.parameters(), dual=auc.dual_parameters(), lr=0.01, dual_lr=0.1)
 
@@ -139,7 +139,7 @@ def test_forgotten_primal_variables_are_warned_about(kind):
     optimize(complete)
 
 
-def test_frozen_primal_variables_are_fine():
+def test_frozen_primal_variables_do_not_warn():
     def frozen(model, auc):
         auc.s.requires_grad_(False), auc.r.requires_grad_(False)
         return semaopt.PDSM(primal=model.parameters(), dual=auc.dual_parameters(), dual_lr=0.1)
@@ -148,14 +148,14 @@ def test_frozen_primal_variables_are_fine():
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
-def test_a_minimized_dual_variable_is_warned_about(kind):
+def test_minimized_dual_variable_warns(kind):
     with pytest.warns(UserWarning, match=r"y moves against its gradient: it is minimized but must be maximized"):
         optimize(lambda model, auc: kind([*model.parameters(), *auc.parameters()], lr=0.01))
 
 
 @pytest.mark.parametrize("name", ["SGDA", "SGDMax", "EpochSGDA", "PESSGDA", "PESAdaGrad", "AccMDA"])
 @pytest.mark.parametrize("score", ["sigmoid", "linear"])
-def test_min_max_optimizers_are_not_warned_about(name, score):
+def test_min_max_optimizers_do_not_warn(name, score):
     kind = getattr(semaopt.baselines, name)
     options = {"stage_length": 3} if name in ("EpochSGDA", "PESSGDA", "PESAdaGrad") else {}
     generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""Values and limits of the global contrastive loss; the exact objective is in test_registry.py."""
+"""Values and limits of the global contrastive loss; test_registry.py tests the exact objective."""
 
 import pytest
 import torch
@@ -11,8 +11,8 @@ def features(n=8, d=4, seed=0):
     return [torch.randn(n, d, generator=generator, dtype=torch.float64) for _ in range(2)]
 
 
-def test_the_batch_form_is_cross_entropy_without_the_own_pair():
-    """tau log of the mean over the negatives of exp((s_ij - s_ii)/tau)."""
+def test_batch_form_is_cross_entropy_without_the_positive_pair():
+    """The value is tau log of the mean of exp((s_ij - s_ii)/tau) over the negatives."""
     a, b = (torch.nn.functional.normalize(x, dim=1) for x in features())
     s = a @ b.T
     expected = 0.0
@@ -33,7 +33,7 @@ def test_a_low_temperature_gives_the_nearest_negative():
 
 
 def test_averages_converge_to_the_whole_data_set_at_a_frozen_model():
-    """Running means over batches of 4: exactly the expectation over the other examples of the data set."""
+    """Running means over batches of 4 converge to the expectation over the other examples of the data set."""
     a, b = features(10)
     loss, exact = GlobalContrastive(10, 0.5).double(), GlobalContrastive(10, 0.5).double()
     exact(a.clone().requires_grad_(), b, torch.arange(10))

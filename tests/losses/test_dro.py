@@ -23,7 +23,7 @@ def divergence(kind, p, pi):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_value_is_the_formula(kind):
+def test_value_equals_the_formula(kind):
     pi, loss, p = frequencies(5), losses(5), frequencies(5, 9)
     dro = DRO(5, 0.7, kind, pi, dtype=torch.float64)
     with torch.no_grad():
@@ -33,7 +33,7 @@ def test_value_is_the_formula(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_drawn_with_the_frequencies_are_unbiased(kind):
-    """The mean of value and gradients over single draws, weighted by the frequencies, is that of all samples."""
+    """The frequency-weighted mean of value and gradients over single draws equals that of all samples."""
     pi, loss, p = frequencies(6), losses(6).requires_grad_(), frequencies(6, 9)
     dro = DRO(6, 0.5, kind, pi, dtype=torch.float64)
     with torch.no_grad():
@@ -80,7 +80,7 @@ def test_projected_ascent_finds_the_worst_case(kind):
     torch.testing.assert_close(dro(loss).detach(), worst.value)
 
 
-def test_a_weight_at_zero_has_a_finite_gradient_and_comes_back():
+def test_weight_at_zero_has_a_finite_gradient_and_recovers():
     dro = DRO(3, 1.0, "kl")
     with torch.no_grad():
         dro.weights.copy_(torch.tensor([1.0, 0.0, 0.0]))
@@ -98,8 +98,8 @@ def test_the_limits_of_the_strength():
         torch.testing.assert_close(DRO(7, 1e-3, kind).worst_case(loss).value, loss.max(), rtol=5e-3, atol=5e-3)
 
 
-def test_the_worst_group_gains():
-    """Two groups with different best fits, one rare: the robust fit has the smaller worst group loss."""
+def test_worst_group_improves():
+    """With two groups of different optima, one rare, the robust fit has the smaller worst-group loss."""
     generator = torch.Generator().manual_seed(0)
     group = (torch.rand(400, generator=generator) < 0.1).long()
     a = torch.randn(400, generator=generator)
@@ -146,13 +146,13 @@ def test_bad_arguments(make, text):
 
 
 @pytest.mark.parametrize("index", [2, -1])
-def test_an_index_out_of_range(index):
+def test_index_out_of_range(index):
     with pytest.raises(IndexError, match=rf"index=\[{index}\]: must lie in 0\.\.1; there are 2 weights"):
         DRO(2)(torch.zeros(1), torch.tensor([index]))
 
 
 @pytest.mark.parametrize("index", [[0], torch.tensor([0.0]), torch.tensor([True])], ids=str)
-def test_an_index_of_another_type(index):
+def test_index_of_another_type(index):
     with pytest.raises(
         ValueError, match=r"must be a tensor of whole numbers.*Pass the index of the weight of each loss"
     ):
@@ -169,7 +169,7 @@ def test_state_dict_and_repr():
     assert repr(dro) == "DRO(size=3, strength=0.5, regularizer='chi2')"
 
 
-def test_the_weights_bring_their_projection():
+def test_weights_set_their_projection():
     """Without project=, the weights stay on the simplex."""
     dro, x = DRO(3, 0.5, "chi2"), torch.nn.Parameter(torch.tensor([1.0, 2.0, 4.0]))
     optimizer = semaopt.PDSM(primal=[x], dual=dro.dual_parameters(), dual_lr=0.7)

@@ -1,4 +1,4 @@
-"""Exact values and limits of the ranking losses; what all of them share is in test_registry.py."""
+"""Exact values and limits of the ranking losses; test_registry.py has the tests common to all."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def pairwise(h, b, m=1.0):
 
 @pytest.mark.parametrize("prior", [None, 0.1])
 @pytest.mark.parametrize("score", ["sigmoid", "linear"])
-def test_rows_are_those_of_the_formula(prior, score):
+def test_rows_equal_the_formula(prior, score):
     raw, labels = problem(9, 3)
     ap = AveragePrecision(prior=prior, margin=0.7, score=score)
     found = ap.inner(raw[:, None], labels)
@@ -49,7 +49,7 @@ def test_rows_are_those_of_the_formula(prior, score):
     assert ap.outer(found).item() == pytest.approx(expected)
 
 
-def test_labels_of_both_kinds_and_the_share_of_the_batch_as_prior():
+def test_both_label_encodings_and_the_batch_share_as_prior():
     scores, labels = problem(8, 2)
     zero_one = AveragePrecision().inner(scores, labels)
     torch.testing.assert_close(AveragePrecision().inner(scores, 2 * labels - 1), zero_one)
@@ -57,7 +57,7 @@ def test_labels_of_both_kinds_and_the_share_of_the_batch_as_prior():
     torch.testing.assert_close(AveragePrecision(prior=0.25).inner(scores, labels), zero_one)
 
 
-def test_missing_labels_are_left_out():
+def test_missing_labels_are_ignored():
     scores, labels = problem(10, 3)
     some = labels.double()
     some[4:7] = torch.nan
@@ -86,7 +86,7 @@ def test_autocast_does_not_round_the_rows():
 
 @pytest.mark.parametrize("labels", [[0, 0, 0], [1, 1, 1]])
 @pytest.mark.parametrize("prior", [None, 0.3])
-def test_one_class_batches_are_fine(labels, prior):
+def test_batches_of_one_class_are_accepted(labels, prior):
     scores = nn.Parameter(torch.tensor([0.3, -0.2, 0.1]))
     ap = AveragePrecision(3, prior=prior)
     rows = ap.inner(scores, torch.tensor(labels))
@@ -102,8 +102,8 @@ def test_one_class_batches_are_fine(labels, prior):
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_it_takes_the_steps_of_scma(width):
-    """The same batches by SCMA on closures and by SGD on the module: equal parameters and averages."""
+def test_steps_equal_scma(width):
+    """SCMA on closures and SGD on the module give equal parameters and averages for equal batches."""
     generator = torch.Generator().manual_seed(0)
     b = (torch.arange(40) % 5 == 0).long()
     a = torch.randn(40, width, generator=generator, dtype=torch.float64) + b[:, None]
@@ -138,7 +138,7 @@ def test_it_takes_the_steps_of_scma(width):
 
 
 def test_a_prior_makes_stratified_batches_unbiased():
-    """Twice as many positives in the batch as in the data: with the prior the rows keep their mean."""
+    """With twice the share of positives in the batch, the prior keeps the mean of the rows unchanged."""
     torch.manual_seed(2)
     scores, labels = torch.randn(60, dtype=torch.float64), (torch.arange(60) < 12).long()
     full = AveragePrecision(prior=0.2).inner(scores, labels)[0]
@@ -152,7 +152,7 @@ def test_a_prior_makes_stratified_batches_unbiased():
 
 
 @pytest.mark.parametrize("engine", ["scma", "module"])
-def test_it_raises_the_average_precision(engine):
+def test_training_raises_the_average_precision(engine):
     metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is an extra")
     torch.manual_seed(3)
     a = torch.randn(200, 5)
@@ -186,8 +186,8 @@ def test_mean_average_precision_is_the_mean_over_the_labels():
     torch.testing.assert_close(loss(scores, labels), torch.stack(parts).mean())
 
 
-def test_it_has_libaucs_gradient():
-    """LibAUC's average precision with gamma = 1, which is the first visit here."""
+def test_gradient_equals_libauc():
+    """Compare with LibAUC's average precision at gamma = 1, which equals the first visit here."""
     libauc = pytest.importorskip("libauc.losses.auc", reason="LibAUC is optional")
     scores, labels = problem(20, 5)
     scores = scores.float().requires_grad_()
@@ -230,7 +230,7 @@ def test_low_temperatures_and_small_rates_give_the_worst_negative(score, dtype):
 
 @pytest.mark.parametrize("two_way", [None, 0.5])
 def test_huge_losses_do_not_overflow(two_way):
-    """exp(l/lambda) of scores in the hundreds is kept as a logarithm."""
+    """exp(l/lambda) is stored as a logarithm, so scores in the hundreds are finite."""
     raw, labels = problem()
     scores = (300 * raw).float().requires_grad_()
     loss = PartialAUC(30, min_tpr=two_way, temperature=0.1, score="linear")
@@ -268,7 +268,7 @@ def test_batches_of_one_class_and_of_one_positive(labels, options):
 
 
 def test_averages_converge_to_the_exact_inner_value_of_a_frozen_model():
-    """Running means (weight 1/k in round k) of batches with 4 of 24 negatives."""
+    """Use running means (weight 1/k in round k) over batches with 4 of 24 negatives."""
     raw, labels = problem()
     exact = pairwise(raw.sigmoid(), labels).div(0.5).exp().mean(1)
     loss = PartialAUC(30, temperature=0.5).double()
@@ -282,7 +282,7 @@ def test_averages_converge_to_the_exact_inner_value_of_a_frozen_model():
 
 
 def test_quantiles_follow_a_frozen_model():
-    """CVaR's s_i is the (1 - a) quantile of the losses on full batches, whatever it was before."""
+    """On full batches, s_i of CVaR becomes the (1 - a) quantile of the losses from any start."""
     raw, labels = problem()
     losses = pairwise(raw.sigmoid(), labels)
     loss = PartialAUC(30, 0.25, method="cvar").double()

@@ -1,4 +1,4 @@
-"""Tests that every compositional loss inherits by one entry in CASES."""
+"""Common tests of all compositional losses, one entry in CASES per loss."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def hinge(above, below, m=1.0):
 
 
 def precision(h, b, prior=None, m=1.0):
-    """1 - AP of one column by loops over the pairs; NaN labels are left out."""
+    """Return 1 - AP of one column by looping over the pairs; NaN labels are ignored."""
     known = [j for j in range(len(b)) if b[j] == b[j]]
     positive, negative = [j for j in known if b[j] == 1], [j for j in known if b[j] != 1]
     total = 0.0
@@ -55,7 +55,7 @@ def pairs(h, b, m=1.0):
 
 
 def worst_share(values, share):
-    """Mean of the largest ``share`` of the values, with a fraction of one of them."""
+    """Return the mean of the largest ``share`` of the values, the last one weighted by a fraction."""
     ordered, count = values.sort(descending=True).values, share * len(values)
     whole = math.floor(count + 1e-9)
     rest = (count - whole) * ordered[whole] if whole < len(ordered) else 0.0
@@ -222,13 +222,13 @@ def test_derivatives_in_evaluation_mode(name):
 
 
 @every_loss
-def test_the_gradient_is_taken_at_the_averages(name):
-    """J_g^T grad f(z): the derivative of the next value by x, without the weight gamma of the newest inner value."""
+def test_gradient_is_evaluated_at_the_averages(name):
+    """The gradient is J_g^T grad f(z): the derivative of the next value without the weight gamma of the newest g."""
     case = CASES[name]
     if case.depth is None:
         pytest.skip("the value depends on averages of several depths")
     loss = case.make(inner_beta=0.7).double()
-    case.call(loss, case.inputs(8).requires_grad_(), torch.arange(N))  # every example once
+    case.call(loss, case.inputs(8).requires_grad_(), torch.arange(N))  # visit every example once
     for seed, index in enumerate(batches(3, 8)):
         case.call(loss, case.inputs(seed).requires_grad_(), index)
     x, index = case.inputs(9).requires_grad_(), batches(1, 10, 9)[0]
@@ -245,8 +245,8 @@ def test_the_gradient_is_taken_at_the_averages(name):
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith(("AP", "pAUC, KL"))])
 @pytest.mark.parametrize("missing", [False, True])
-def test_the_closed_form_equals_what_torch_differentiates(name, missing):
-    """Values, gradients and averages over several visits, also with missing labels."""
+def test_closed_form_gradients_equal_autograd(name, missing):
+    """Compare values, gradients and averages over several visits, also with missing labels."""
     case = CASES[name]
     labels = case.target.double()
     if missing:
@@ -267,7 +267,7 @@ def test_the_closed_form_equals_what_torch_differentiates(name, missing):
 
 
 @every_loss
-def test_the_state_resumes_to_the_bit(name):
+def test_resume_is_bit_exact(name):
     case = CASES[name]
 
     def step(loss, x, index):
@@ -400,7 +400,7 @@ def test_the_global_random_state_is_not_used(name):
 
 
 def train(case: Case, loss: Any, parts: list[Tensor], average: Callable[[Tensor], None] = lambda g: None) -> Tensor:
-    """Scores (or features) of a linear model after some steps; ``average`` combines gradients of the ranks."""
+    """Train a linear model and return its scores or features; ``average`` combines the gradients of the ranks."""
     generator = torch.Generator().manual_seed(3)
     a = torch.randn(N, 4, generator=generator, dtype=torch.float64)
     width = max(case.width, 1)
@@ -429,7 +429,7 @@ def two_ranks(rank, folder):
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12, msg=f"{name}: {{}}".format)
         for key, z in joint.state_dict().items():
             torch.testing.assert_close(z, one.state_dict()[key], rtol=1e-10, atol=1e-12, equal_nan=True)
-        own = case.make().double()  # without a process group: averages of the examples of this rank
+        own = case.make().double()  # without a process group, averages cover only the examples of this rank
         mine = torch.arange(rank, N, 2)
         case.call(own, case.inputs().requires_grad_(), mine)
         local = own.z[mine].clone()
@@ -442,5 +442,5 @@ def two_ranks(rank, folder):
 
 @pytest.mark.slow
 def test_two_ranks_equal_one(tmp_path):
-    """With a process group weights and averages are those of one process; without one, ranks merge what they have."""
+    """With a process group, ranks equal one process; without one, they merge their averages."""
     assert run_on_two(two_ranks, tmp_path)

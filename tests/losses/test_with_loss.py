@@ -1,4 +1,4 @@
-"""Model and loss as one module: exact resume, and processes that train together agree with one."""
+"""Model and loss as one module: exact resume, and agreement of two processes with one."""
 
 import io
 import itertools
@@ -20,7 +20,7 @@ BASELINES = ("SGDA", "SGDMax", "AccMDA", *STAGED)
 
 
 class PerSample(torch.nn.Module):
-    """The losses of a linear model, one a sample, under DRO."""
+    """Per-sample losses of a linear model under DRO."""
 
     def __init__(self, dro):
         super().__init__()
@@ -45,7 +45,7 @@ def network():
 
 
 def problem(name):
-    """The module, how it is optimized, and which of the targets its loss takes."""
+    """Return the module, its optimizer options, and the targets its loss takes."""
     if name == "dro":
         return WithLoss(network(), PerSample(DRO(5, 0.5, dtype=torch.float64))), {"project": projections.Simplex()}, 2
     project = {"auc, box": projections.Box(-0.2, 0.2), "auc, ball": projections.Ball(0.3), "auc": None}[name]
@@ -78,7 +78,7 @@ PROBLEMS = ["auc", "auc, box", "auc, ball", "dro"]
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_the_sides_are_parted(name):
+def test_primal_and_dual_parameters_are_separated(name):
     both, _, _ = problem(name)
     dual = {id(z) for z in both.dual_parameters()}
     primal = {id(z) for z in both.primal_parameters()}
@@ -87,7 +87,7 @@ def test_the_sides_are_parted(name):
     assert dual | primal == {id(z) for z in both.parameters()}
 
 
-def test_a_loss_without_dual_variables_is_refused():
+def test_loss_without_dual_variables_is_refused():
     with pytest.raises(
         TypeError, match=r"loss of type MSELoss: has no dual_parameters\(\), so it is unknown which parameters"
     ):
@@ -96,7 +96,7 @@ def test_a_loss_without_dual_variables_is_refused():
 
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("kind", ["PDAda", "PDSM", *BASELINES])
-def test_module_and_optimizer_state_alone_resume_to_the_bit(name, kind):
+def test_module_and_optimizer_state_suffice_for_exact_resume(name, kind):
     both, options, targets = problem(name)
     batch = data()[: 1 + targets]
     optimizer = optimizer_of(both, kind, options)
@@ -141,11 +141,11 @@ def agree(rank, folder):
 
 @pytest.mark.slow
 def test_two_processes_agree_with_one(tmp_path):
-    """DDP and FSDP2 on halves of the batch give the parameters of one process on all of it, dual variables too."""
+    """DDP and FSDP2 on half batches give the primal and dual variables of one process on the whole batch."""
     assert run_on_two(agree, tmp_path)
 
 
-def way_back(rank, folder):
+def save_and_resume(rank, folder):
     for kind, flat in itertools.product(("PDAda", "PESAdaGrad"), (False, True)):
         options = StateDictOptions(flatten_optimizer_state_dict=flat)
         batch = [z[rank::2] for z in data()[:2]]
@@ -168,5 +168,5 @@ def way_back(rank, folder):
 
 
 @pytest.mark.slow
-def test_sharded_checkpoints_resume_to_the_bit(tmp_path):
-    assert run_on_two(way_back, tmp_path)
+def test_sharded_checkpoints_resume_exactly(tmp_path):
+    assert run_on_two(save_and_resume, tmp_path)

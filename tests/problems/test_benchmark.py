@@ -1,4 +1,4 @@
-"""The problems of benchmark_bilevel: value function, gradient, oracle counts."""
+"""Problems of benchmark_bilevel: value function, gradient, oracle counts."""
 
 import pytest
 import torch

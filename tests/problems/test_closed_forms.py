@@ -317,7 +317,7 @@ def test_composition_minimizers():
     assert problem.grad(x).abs().max() > 0.1
 
 
-def test_wrong_options():
+def test_invalid_options():
     with pytest.raises(ValueError, match=r"lam=3\.0 is invalid: it must lie in \(0, 2\]"):
         QuadraticBilevel(lam=3.0)
     with pytest.raises(ValueError, match=r"noise=1\.0 is invalid: it must lie in \[0, 1\)"):

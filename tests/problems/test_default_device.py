@@ -1,4 +1,4 @@
-"""Test problems live on the CPU, whatever torch's default device is."""
+"""Independence of the test problems from torch's default device."""
 
 import pytest
 import torch

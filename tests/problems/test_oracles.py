@@ -1,4 +1,4 @@
-"""Every oracle is unbiased and has the variance it states."""
+"""Mean and variance of every oracle."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The examples of docs/theory.md run and print what the page shows."""
+"""Examples of docs/theory.md, which must print the output shown on the page."""
 
 import doctest
 import re

@@ -86,7 +86,7 @@ def test_violations_name_the_rate_the_factor_and_the_nearest_values():
     ]
 
 
-def test_a_bound_is_refused_where_it_does_not_hold():
+def test_bound_raises_where_it_does_not_hold():
     plan = constant(C, T=1000)
     with pytest.raises(ValueError, match=r"the bound of thm:2 does not hold: eta=0.01 is 7.68 times too large"):
         plan.bound(gamma=1 / 48, eta=0.01)

@@ -1,4 +1,4 @@
-"""The schedule of a plan sets lr and beta of an optimizer exactly as the plan prescribes."""
+"""Schedules of plans, which must set lr and beta exactly as the plan prescribes."""
 
 import pytest
 import torch
