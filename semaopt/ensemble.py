@@ -1,8 +1,8 @@
 r"""Train several models of one architecture as one: stacked parameters, one forward and one backward pass.
 
 For small models most of the time of a training step goes into launching operations, a cost that M members then share.
-Every member has its own parameters, and so its own param group with its own rates, scaling and state. To rounding it
-ends where it would have ended alone.
+Every member has its own parameters, and so its own param group with its own rates, scaling and state. Up to rounding,
+it ends where it would have ended alone.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ class ClassBalanced(Sampler[list[int]]):
         positives: share of positives in a batch, rounded to a whole number of examples between 1 and batch_size - 1.
         seed: determines the order together with the epoch. The global random state is neither read nor changed.
         num_replicas, rank: number and rank of the processes that train together; by default those of
-            :mod:`torch.distributed` if it is initialized, else one process. Each process draws from a part of the
-            data of its own, the same in every epoch.
+            :mod:`torch.distributed` if it is initialized, else one process. Each process draws from its own part
+            of the data, which is the same in every epoch.
 
     A new iteration continues with the next epoch; :meth:`set_epoch` chooses one. :attr:`prior` is the share of
     positives (per column) in the batches, which a loss such as :class:`semaopt.losses.AUCMinMax` needs:

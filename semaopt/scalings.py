@@ -235,7 +235,7 @@ class AdaBound:
 BuiltIn = SHB | Adam | AMSGrad | AdaFom | AdamPlus | AdaBound
 BY_NAME: dict[str, type[BuiltIn]] = {row.name: row for row in (SHB, Adam, AMSGrad, AdaFom, AdamPlus, AdaBound)}
 
-#: What to use here for the names of torch's optimizers.
+#: Remedies for names of torch's optimizers.
 _ELSEWHERE = {
     "adamw": "use scaling='adam' with decoupled_weight_decay=True",
     "sgd": "use scaling='shb'",

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-#: How far a fitted exponent may exceed that of the theorem, which holds for T -> infinity.
+#: Tolerance by which a fitted exponent may exceed that of the theorem, which holds for T -> infinity.
 SLACK = 0.1
-#: How far a fitted exponent may lie below 0 where a quantity must not shrink.
+#: Tolerance by which a fitted exponent may lie below 0 where a quantity must not shrink.
 FLAT = SLACK / 2
 #: An explanation of the margins, for reports.
 MARGIN = (

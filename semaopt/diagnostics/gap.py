@@ -16,9 +16,9 @@ from semaopt._validation import to_float, validate_integer
 def duality_gap(optimizer: Optimizer, loss: Callable[[], Tensor], steps: int) -> float:
     r"""Return f(x, y') - f(x', y), where y' and x' are ``steps`` full-gradient steps up from y and down from x.
 
-    It is a lower bound of the duality gap :math:`\max_yf(x, y) - \min_xf(x, y)` at (x, y), apart from the progress that
-    the steps miss, and it is 0 at a saddle point. Each variable moves with the lr of its group, x without its scaling.
-    All parameters are restored afterwards.
+    It is a lower bound of the duality gap :math:`\max_yf(x, y) - \min_xf(x, y)` at (x, y). More steps can only raise
+    it, and it is 0 at a saddle point. Each variable moves with the lr of its group, x without its scaling. All
+    parameters are restored afterwards.
     """
     steps = validate_integer("steps", steps, "Each step takes a full gradient; try 5.", minimum=0)
     groups = groups_by_role(optimizer)

@@ -42,7 +42,7 @@ from semaopt.hypergradient.linalg import (
 )
 from semaopt.kernels.rounding import splitmix64
 
-#: How often a measured bound is raised in one step before the lower problem counts as not convex.
+#: Number of times that a measured bound is raised in one step before the lower problem counts as not convex.
 TRIES = 5
 
 

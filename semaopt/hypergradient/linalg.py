@@ -75,7 +75,7 @@ def curvature(v: Vector, hv: Vector) -> float:
     r"""Return :math:`|Hv|^2/(v\cdot Hv)`, a lower bound of :math:`|H|` if :math:`0\preceq H`.
 
     A step of size :math:`\rho` along v satisfies :math:`|v - \rho Hv| \le |v|` exactly if :math:`\rho` times this
-    number is at most 2. It is negative where :math:`v\cdot Hv` is, and 0 where Hv is.
+    number is at most 2. It is negative if :math:`v\cdot Hv < 0`, and 0 if :math:`Hv = 0`.
 
     >>> from semaopt.hypergradient.linalg import curvature
     >>> curvature([torch.tensor([1.0, 1.0])], [torch.tensor([1.0, 3.0])])      # H = diag(1, 3)

@@ -52,7 +52,7 @@ class AUCMinMax(nn.Module):
 
     is minimized over the model and s, r and maximized over y. The saddle value over s, r, y, plus
     :math:`p(1-p)m^2`, equals :math:`p(1-p)\,E[(m-h(a)+h(a'))^2 \mid b=1, b'=-1]`. No pairs are formed, and a batch may
-    hold any number of positives, also none.
+    hold any number of positives, including none.
 
     Args:
         prior: p in (0, 1), the share of positives among the examples *in the batches*: that of the training set under

@@ -15,7 +15,7 @@ with m = 16 for SMB and 20 for SBMA. Deviations from the paper, with reasons:
 - ``lem:sbo_y_recursion`` needs :math:`\eta_y \le \lambda/L_{gy}^2`, not :math:`\lambda`.
 - ``lem:sbo_var_1`` must have :math:`(1+\gamma)\gamma^2C_1` in place of :math:`\gamma^2C_1`. The three errors of the
   product are uncorrelated, as every factor has a fresh sample. So the lemma's factor 3 is not needed, which
-  compensates the :math:`1+\gamma`.
+  compensates for the factor :math:`1+\gamma`.
 - ``lem:sbo_var_1_proj`` assigns its constants to the wrong errors. Its proof has :math:`2` with :math:`f_x`,
   :math:`6C_{gxy}^2/\lambda^2` with :math:`f_y`, :math:`6C_{fy}^2/\lambda^2` with :math:`g_{xy}`, and
   :math:`6C_{gxy}^2C_{fy}^2` with :math:`g_{yy}^{-1}`. With these weights the squared Lipschitz constants of the four

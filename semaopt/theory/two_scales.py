@@ -4,8 +4,8 @@ Both theorems bound the average of :math:`E|\nabla F(x_t)|^2` by
 
 .. math:: \frac{a}{\eta_xT} + \frac{b}{\gamma T} + b'\gamma + \frac{d}{\eta_yT} + d'\eta_y + e
 
-under :math:`\eta_x \le q\gamma`, :math:`\eta_x \le q'\eta_y` and fixed limits of all three. Minimizing this bound is
-convex in the logarithms of the rates. For a given :math:`\eta_x` the best gamma and eta_y have a closed form, which
+under :math:`\eta_x \le q\gamma`, :math:`\eta_x \le q'\eta_y` and fixed limits of all three. This bound is a convex
+function of the logarithms of the rates. For a given :math:`\eta_x` the best gamma and eta_y have a closed form, which
 leaves a convex function of one variable.
 """
 

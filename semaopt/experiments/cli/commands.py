@@ -201,7 +201,7 @@ def report(
         list[Path], typer.Argument(metavar="DIR", help="Output folders of semaopt run or semaopt reproduce.")
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Output folder. Default: DIR itself, if it is only one.")
+        Path | None, typer.Option(metavar="DIR", help="Output folder. Default: DIR, if only one is given.")
     ] = None,
 ) -> None:
     """Write report.html, results.md and the figures again from stored results, without training anything.

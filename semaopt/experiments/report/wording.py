@@ -24,7 +24,7 @@ from semaopt.experiments.training.metrics import is_share
 OUTCOMES = ("confirmed", "contradicted", "equivalent", "undecided")
 CLAIMED_BY = {"paper": "Claim of the paper", "ours": "Our expectation"}
 
-#: How to read the verdicts.
+#: Explanation of the verdicts.
 READING = (
     f"Each comparison has a {CONFIDENCE:.0%} confidence interval of the paired difference, or of the ratio for losses "
     "(marked ×), corrected for the number of comparisons in the claim (Holm). Confirmed: the interval lies on the "

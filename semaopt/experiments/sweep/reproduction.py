@@ -47,7 +47,7 @@ def names() -> list[str]:
 def select(scale: str, only: str | None = None) -> Parts:
     """Return the checks and specs to run.
 
-    Specs whose data or packages are missing are skipped with a note; one that ``only`` names raises an error.
+    Specs whose data or packages are missing are skipped with a note; if ``only`` names such a spec, an error is raised.
     """
     wanted = [name for name in figures() if only in (None, name, _group(name))]
     specs = [load(name, scale) for name in wanted]
