@@ -174,7 +174,7 @@ class OfScores(Objective, nn.Module):
 
     def stacked(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Return one mean loss per run from scores (runs, n, ...) and labels (runs, n)."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} sets stacks = True but does not define stacked()")
 
 
 class Minimization(OfScores):
