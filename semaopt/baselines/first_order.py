@@ -11,7 +11,7 @@ from torch.optim.optimizer import ParamsT
 from semaopt import projections
 from semaopt._validation import is_real, require, validate_integer, validate_rate
 from semaopt.estimator import Rate
-from semaopt.hypergradient.closures import Closure
+from semaopt.hypergradient.closures import Closure, combine
 from semaopt.hypergradient.inverses import NoInverse
 from semaopt.hypergradient.linalg import Vector, axpy, dot
 from semaopt.optimizers._bilevel import BilevelOptimizer
@@ -112,6 +112,7 @@ class F2SA(BilevelOptimizer):
                     _, _, f_y = oracles.f()
                     g_y = oracles.lower_gradient()
                 ys = descended(self._of("lower"), ys, axpy(penalty, g_y, f_y), 1 / (1 + penalty))
+            self._refuse_explosion(ys, oracles.lower_norm)
             with torch.enable_grad():
                 g_at_z, _ = oracles.g()
                 with oracles.lower_at(ys):
@@ -200,6 +201,7 @@ class BOME(BilevelOptimizer):
                 with torch.enable_grad(), oracles.lower_at(ys):
                     g = oracles.lower_gradient()
                 ys = descended(self._of("lower"), ys, g)
+            self._refuse_explosion(ys, oracles.lower_norm)
             with torch.enable_grad(), oracles.lower_at(ys):
                 g_best, _ = oracles.g()
             q_x = [combine([(1.0, a), (-1.0, b)]) for a, b in zip(g_x, g_best, strict=True)]
@@ -213,9 +215,3 @@ class BOME(BilevelOptimizer):
             self._move_lower(axpy(weight, g_y, f_y))
             self._count(oracles.loss)
         return oracles.loss
-
-
-def combine(terms: list[tuple[float, Tensor | None]]) -> Tensor | None:
-    """Return the sum of ``factor * tensor``, where None stands for zero."""
-    known = [tensor * factor for factor, tensor in terms if tensor is not None]
-    return sum(known[1:], known[0]) if known else None

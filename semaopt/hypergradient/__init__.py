@@ -9,6 +9,7 @@ from semaopt.hypergradient.compare import Comparison as Comparison
 from semaopt.hypergradient.compare import compare as compare
 from semaopt.hypergradient.inverses import CG as CG
 from semaopt.hypergradient.inverses import Exact as Exact
+from semaopt.hypergradient.inverses import FirstOrder as FirstOrder
 from semaopt.hypergradient.inverses import Inverse as Inverse
 from semaopt.hypergradient.inverses import Neumann as Neumann
 from semaopt.hypergradient.inverses import NeumannSeries as NeumannSeries

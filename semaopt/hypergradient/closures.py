@@ -152,11 +152,13 @@ class Oracles:
             of products.
         watch: if given, receives every gradient and product with a name for the error message, and may raise.
         first_loss: the value of ``outer()`` in the first step. A loss 1e8 times as large is an error.
+        lower_norm: the norm of y at the start of the step, kept for the optimizer.
 
-    ``loss`` is the last value of ``outer()``, and NaN before the first call.
+    ``loss`` is the last value of ``outer()``, and NaN before the first call; ``f_x`` is its gradient in x.
     """
 
     loss = torch.tensor(math.nan)
+    f_x: Partial
 
     def __init__(
         self,
@@ -169,8 +171,9 @@ class Oracles:
         process_group: Any = None,
         watch: Callable[[list[tuple[str, Tensor]]], None] | None = None,
         first_loss: float | None = None,
+        lower_norm: float | None = None,
     ) -> None:
-        self._first_loss = first_loss
+        self._first_loss, self.lower_norm = first_loss, lower_norm
         self._outer, self._inner, self._ranks, self._watch = outer, inner, process_group, watch
         self.upper = [x for x in upper if x.requires_grad]
         self.lower = [y for y in lower if y.requires_grad]
@@ -200,7 +203,8 @@ class Oracles:
                 "diverges; nothing was changed. Use a smaller lower_lr (below 2/|g_yy|), or lower_weight_decay if "
                 "inner() is not convex."
             )
-        return value, self.partial(found[:n], "outer"), self.vector(found[n:], self.lower, "outer")
+        self.f_x = self.partial(found[:n], "outer")
+        return value, self.f_x, self.vector(found[n:], self.lower, "outer")
 
     def g(self) -> tuple[Partial, Vector]:
         """Call ``inner`` once; return g_x and g_y, without second derivatives."""
@@ -321,6 +325,12 @@ class Oracles:
     def average(self, tensors: Vector) -> Vector:
         """Return the mean over the ranks."""
         return tensors if self._ranks is None else average(tensors, self._ranks)
+
+
+def combine(terms: Sequence[tuple[float, Tensor | None]]) -> Tensor | None:
+    """Return the sum of ``factor * tensor``, where None stands for zero."""
+    known = [tensor * factor for factor, tensor in terms if tensor is not None]
+    return sum(known[1:], known[0]) if known else None
 
 
 def _assign(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:

@@ -1,5 +1,7 @@
 r"""Approximations of :math:`w = [g_{yy}]^{-1} f_y`, side by side. Only :class:`Exact` forms a matrix.
 
+:class:`FirstOrder` needs no second derivatives; all others multiply by g_yy and g_xy.
+
 The hypergradient is :math:`f_x - g_{xy} w`. An inverse is called with the closures, a sample of f_y and its memory. It
 returns :math:`g_y` and :math:`g_{xy} w`. **Every call of ``oracles.draw`` is one fresh call of ``inner()``**:
 
@@ -11,6 +13,7 @@ inverse                   samples of g behind w                             samp
 :class:`CG`               one for the whole solve                           one more
 :class:`Exact`            one                                               one more
 :class:`TrackedSystem`    those of all previous steps                       one, which also updates w for the next step
+:class:`FirstOrder`       those of all previous steps                       one for g_y, one for each of its k steps
 ========================  ================================================  ====================================
 
 Any callable with the signature of :class:`Inverse` can be used in their place.
@@ -25,9 +28,9 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
-from semaopt import _serialization
+from semaopt import _serialization, projections
 from semaopt._validation import is_real, require, validate_integer_field
-from semaopt.hypergradient.closures import Oracles, Partial
+from semaopt.hypergradient.closures import Oracles, Partial, combine
 from semaopt.hypergradient.linalg import (
     Vector,
     along_growth,
@@ -41,6 +44,7 @@ from semaopt.hypergradient.linalg import (
     solve,
 )
 from semaopt.kernels.rounding import splitmix64
+from semaopt.projections import Projection
 
 #: Number of times that a measured bound is raised in one step before the lower problem counts as not convex.
 TRIES = 5
@@ -55,12 +59,14 @@ class Memory:
         states: one dict of tensors per lower parameter.
         rates: the step size of each lower parameter.
         projected: whether y is projected, so that it cannot diverge.
+        projections: the projection of each lower parameter; empty if there are none.
     """
 
     numbers: dict[str, Any] = field(default_factory=lambda: {"t": 0, "bound": None})
     states: list[dict[str, Any]] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     projected: bool = False
+    projections: list[Projection | None] = field(default_factory=list)
 
     def warn_if_expansive(self, curvature: float) -> None:
         """Warn if steps on y of the given sizes diverge along a direction of this curvature."""
@@ -254,6 +260,85 @@ def _stable(rates: list[float], bound: float | None) -> list[float]:
 
 
 @dataclass(frozen=True)
+class FirstOrder:
+    r"""The penalty (value-function) hypergradient: gradients of f and g only, no second derivatives.
+
+    .. math::
+        y_\lambda &= \arg\min_y\; f(x, y) + \lambda\,[g(x, y) - g_y(x, y_t)\cdot y], \qquad
+        w = \lambda\,(y_t - y_\lambda) \\
+        \nabla F &\approx f_x(x, y_\lambda) + \lambda\,[g_x(x, y_\lambda) - g_x(x, y_t)]
+
+    At :math:`y_t = y^*(x)` this is the gradient of :math:`\min_y f + \lambda(g - \min g)`. The linear term makes
+    :math:`y_t` the minimizer of the bracket also before y has converged. The bias is of order :math:`1/\lambda`.
+
+    A warm-started w replaces the exact minimizer. A step on :math:`y_\lambda` is a step on the linear system, with
+    the finite difference :math:`\lambda[g_y(y_t) - g_y(y_t - w/\lambda)]` in place of :math:`g_{yy} w`:
+
+    .. math:: w \leftarrow w - \tfrac{\lambda\rho}{1+\lambda}\,\bigl(\lambda[O_{gy}(x, y_t) - O_{gy}(x, y_\lambda)] -
+        O_{fy}(x, y_\lambda)\bigr), \qquad w_0 = \rho\,O_{fy}
+
+    A step calls ``outer`` 1 + k times and ``inner`` 1 + k times and never differentiates twice, so its memory is that
+    of an ordinary backward pass. **Pass closures that use one batch per step**: differences of gradients on different
+    batches are multiplied by lambda, and so is their noise.
+
+    Args:
+        penalty: lambda. A larger value lowers the bias and raises the noise and the rounding error.
+        steps: k, the steps on w per optimizer step.
+        lr: rho. None takes the ``lr`` of each lower group. Steps are stable for rho below 2/max(|f_yy|, |g_yy|).
+
+    A lower tensor with a projection has no linear term, and :math:`y_\lambda` is projected too. Keep the lower
+    parameters in float32 (autocast is fine): bfloat16 rounds most of :math:`w/\lambda` away.
+
+    Reference: Kwon, Kwon, Wright and Nowak, "A fully first-order method for stochastic bilevel optimization", ICML
+    2023.
+
+    >>> semaopt.hypergradient.FirstOrder(penalty=50.0)
+    FirstOrder(penalty=50.0, steps=1, lr=None)
+    """
+
+    penalty: float = 10.0
+    steps: int = 1
+    lr: float | None = None
+    buffers: ClassVar[tuple[str, ...]] = ("w",)
+    tracks: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        ok = is_real(self.penalty) and 0 < self.penalty < math.inf
+        require(ok, "penalty", self.penalty, "must be a number > 0", "try 10.0")
+        validate_integer_field(self, "steps", "try 1")
+        validate_positive("lr", self.lr, "pass a number below 2/|g_yy|, or None for the lr of the lower group")
+
+    def __call__(self, oracles: Oracles, f_y: Vector, memory: Memory) -> tuple[Vector, Partial]:
+        lam, loss, f_x = self.penalty, oracles.loss, oracles.f_x
+        rates = memory.rates if self.lr is None else [float(self.lr)] * len(f_y)
+        fixed = memory.projections or [None] * len(f_y)
+        w = [m["w"] if "w" in m else f * rho for m, f, rho in zip(memory.states, f_y, rates, strict=True)]
+        g_x, g_y = oracles.g()
+        for _ in range(self.steps):
+            ys = [y.detach().sub(part.to(y.dtype), alpha=1 / lam) for y, part in zip(oracles.lower, w, strict=True)]
+            for y, project in zip(ys, fixed, strict=True):
+                projections.apply_(project, y)
+            with oracles.lower_at(ys):
+                _, near_f_x, near_f_y = oracles.f()
+                near_g_x, near_g_y = oracles.g()
+            for i, (f, g, rho) in enumerate(zip(near_f_y, near_g_y, rates, strict=True)):
+                if fixed[i] is None:
+                    w[i] = w[i].add(f.add(g - g_y[i], alpha=lam), alpha=lam * rho / (1 + lam))
+                else:
+                    moved = ys[i].to(f.dtype).sub(f.add(g, alpha=lam), alpha=rho / (1 + lam))
+                    projections.apply_(fixed[i], moved)
+                    w[i] = (oracles.lower[i].detach() - moved) * lam
+        oracles.loss, oracles.f_x = loss, f_x  # those at y_t
+        for m, part in zip(memory.states, w, strict=True):
+            m["w"] = part
+        implicit: Partial = [
+            combine([(1.0, a), (-1.0, b), (lam, c), (-lam, d)])
+            for a, b, c, d in zip(f_x, near_f_x, g_x, near_g_x, strict=True)
+        ]
+        return g_y, implicit
+
+
+@dataclass(frozen=True)
 class CG:
     """Conjugate gradients on :math:`g_{yy} w = f_y` from w = 0, with one sample of g_yy for the whole solve.
 
@@ -318,6 +403,7 @@ BY_NAME: dict[str, type[Any]] = {
     "neumann": Neumann,
     "neumann series": NeumannSeries,
     "tracked system": TrackedSystem,
+    "first order": FirstOrder,
     "cg": CG,
     "exact": Exact,
 }

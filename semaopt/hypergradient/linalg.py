@@ -42,6 +42,14 @@ def dot(x: Vector, y: Vector) -> float:
     return torch.stack(parts).sum().item()  # one device synchronization instead of one per tensor
 
 
+def norm(x: Sequence[Tensor]) -> float:
+    """Return the Euclidean norm over all tensors."""
+    parts = torch._foreach_norm([part.detach() for part in x])
+    if parts[0].device.type == "cpu":
+        return math.hypot(*(part.item() for part in parts))
+    return math.hypot(*torch.stack(parts).tolist())  # one device synchronization instead of one per tensor
+
+
 def longer(x: Vector, y: Vector, times: float) -> bool:
     """Return whether ``|x| > times |y|``, or x holds NaN."""
     found = torch.stack(torch._foreach_norm(x + y)).tolist()  # one device synchronization
@@ -172,11 +180,11 @@ def full_precision(like: Tensor) -> torch.autocast:
 def contracted_matrix(h: Tensor, factors: Sequence[Tensor], C: float) -> Tensor:
     """Return ``prod_i (I - factor_i/C) h``, where every factor is a sample of g_yy.
 
-    Raise if a factor is not positive semi-definite, or if the product overflows.
+    Raise if a factor is not positive semi-definite or exceeds 2C, or if the product overflows.
     """
     with full_precision(h):
         for factor in factors:
-            require_convex(factor)
+            require_convex(factor, C)
             h = h - factor @ h / C
     if not torch.isfinite(h).all():
         raise RuntimeError(
@@ -185,8 +193,8 @@ def contracted_matrix(h: Tensor, factors: Sequence[Tensor], C: float) -> Tensor:
     return h
 
 
-def require_convex(hessian: Tensor) -> None:
-    """Raise if a sample of g_yy has a negative eigenvalue, up to rounding."""
+def require_convex(hessian: Tensor, C: float = math.inf) -> None:
+    """Raise if a sample of g_yy has a negative eigenvalue, up to rounding, or one above 2C."""
     values = torch.linalg.eigvalsh(hessian)
     least, largest = values[0].item(), values.abs().max().item()
     if least < -math.sqrt(torch.finfo(hessian.dtype).eps) * largest:
@@ -194,6 +202,11 @@ def require_convex(hessian: Tensor) -> None:
             f"inner() has curvature {least:g}, so it is not convex in the lower parameters, and the Neumann series "
             "does not converge; nothing was changed. Regularize inner() (lower_weight_decay), or use SMB, whose "
             "TrackedSystem tolerates negative curvature."
+        )
+    if largest > 2 * C:
+        raise RuntimeError(
+            f"bound={C:g}: inner() has curvature {largest:g}, and above twice the bound the Neumann series diverges; "
+            f"nothing was changed. Pass a bound of at least {largest:.3g}, or None to measure it."
         )
 
 

@@ -13,9 +13,9 @@ from semaopt import projections
 from semaopt._validation import require, validate_rate
 from semaopt.estimator import Rate, scalar
 from semaopt.hypergradient import inverses
-from semaopt.hypergradient.closures import Closure, Oracles
+from semaopt.hypergradient.closures import EXPLOSION, Closure, Oracles
 from semaopt.hypergradient.inverses import Inverse, Memory, NoInverse
-from semaopt.hypergradient.linalg import Vector
+from semaopt.hypergradient.linalg import Vector, norm
 from semaopt.kernels import StepRule, dispatch
 from semaopt.kernels.loop import increment_
 from semaopt.optimizers._base import SemaOptimizer, rule_of, validate_rates, validate_state
@@ -36,11 +36,12 @@ class BilevelOptimizer(SemaOptimizer):
     r"""Base class for :math:`\min_x f(x, y^*(x))`, :math:`y^*(x) = \arg\min_{y\in Y} g(x, y)`.
 
     "upper" groups hold x, "lower" groups hold y. The algorithm state has ``t``, the number of steps taken, ``bound``,
-    the present curvature bound of the inverse, and ``first_loss``, the outer loss of the first step.
+    the present curvature bound of the inverse, ``first_loss``, the outer loss of the first step, and ``first_norm``,
+    the norm of y before it.
     """
 
     roles: ClassVar[Roles] = ROLES
-    initial: ClassVar[dict[str, Any]] = {"t": 0, "bound": None, "first_loss": None}
+    initial: ClassVar[dict[str, Any]] = {"t": 0, "bound": None, "first_loss": None, "first_norm": None}
     #: Names of the tensors that the method itself, not its inverse, keeps per lower parameter.
     lower_buffers: ClassVar[tuple[str, ...]] = ()
     #: The inverse that ``inverse=None`` stands for.
@@ -152,7 +153,20 @@ class BilevelOptimizer(SemaOptimizer):
             process_group=self._process_group,
             watch=watch,
             first_loss=self.algorithm_state["first_loss"],
+            lower_norm=self._refuse_explosion(xs["lower"]),
         )
+
+    def _refuse_explosion(self, ys: list[Tensor], first: float | None = None) -> float:
+        """Return the norm of y; raise if it is 1e8 times the first one. A bounded outer() would not show it."""
+        known, now = self.algorithm_state["first_norm"], norm(ys)
+        first = first if known is None else known
+        if first is not None and now > EXPLOSION * max(1.0, first):
+            raise RuntimeError(
+                f"the lower variable has norm {now:g}, after {first:g} before the first step: the lower variable "
+                "diverges; nothing was changed. Use a smaller lower_lr (below 2/|g_yy|), or lower_weight_decay if "
+                "inner() is not convex."
+            )
+        return now
 
     def _rollback(self, *, moves: bool = False, always: bool = False) -> Rollback:
         """Return a context that undoes a step that ends before x moves.
@@ -172,8 +186,10 @@ class BilevelOptimizer(SemaOptimizer):
     def _memory(self) -> Memory:
         groups = self._of("lower")
         pairs = [(y, float(group["lr"])) for group in groups for y in group["params"] if y.requires_grad]
+        kept = [group["project"] for group in groups for y in group["params"] if y.requires_grad]
         projected = all(group["project"] is not None for group in groups)
-        return Memory(self.algorithm_state, [self.state[y] for y, _ in pairs], [rho for _, rho in pairs], projected)
+        states, rates = [self.state[y] for y, _ in pairs], [rho for _, rho in pairs]
+        return Memory(self.algorithm_state, states, rates, projected, kept)
 
     def _hypergradient(self, oracles: Oracles) -> tuple[list[Tensor | None], Vector]:
         """Return the estimate f_x - g_xy w of the gradient of F, and g_y, both at the present x and y."""
@@ -199,7 +215,11 @@ class BilevelOptimizer(SemaOptimizer):
             require_finite(
                 [(f"the estimate for upper parameter {i}", g) for i, g in enumerate(estimate) if g is not None]
             )
+        if rollback.values:  # y has moved since the step began
+            self._refuse_explosion([y for group in self._of("lower") for y in group["params"]], oracles.lower_norm)
         rollback.keep()
+        if self.algorithm_state["first_norm"] is None:
+            self.algorithm_state["first_norm"] = oracles.lower_norm
         for group in self._of("upper"):
             for x in group["params"]:
                 x.grad = None  # a frozen parameter has no estimate; that of the last step must not move it

@@ -106,6 +106,7 @@ class Rollback:
         self, optimizer: Optimizer, guard: NonFiniteGuard, params: Iterable[Tensor], *, values: bool, enabled: bool
     ) -> None:
         self._optimizer, self._guard, self._enabled = optimizer, guard, enabled
+        self.values = values
         if not enabled:
             return
         self._states = [(x, _copied(optimizer.state[x]) if x in optimizer.state else None) for x in params]

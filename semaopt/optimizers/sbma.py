@@ -21,6 +21,7 @@ from semaopt.hypergradient.linalg import (
     hessian_matrix,
     mixed_matrix,
     refuse_flat,
+    require_convex,
     unflat,
 )
 from semaopt.kernels import StepRule
@@ -44,8 +45,9 @@ class SBMA(BilevelOptimizer):
         y_{t+1} = \Pi_Y[y_t - \eta_y O_{gy}]
 
     with p uniform on 0..k-1 and projections that clip singular values. As in SMB, h is bounded by k/C only if every
-    sample of g_yy lies between 0 and C. V and H are matrices: O(d_x d_y + d_y^2) memory and O(d_y^3) time per step,
-    for small lower problems.
+    sample of g_yy lies between 0 and C. Every step tests at least one sample: a negative eigenvalue is an error
+    before anything moves, and so is one above 2C in a factor. V and H are matrices: O(d_x d_y + d_y^2) memory and
+    O(d_y^3) time per step, for small lower problems.
 
     Args:
         upper, lower, lr, lower_lr, scaling, lower_weight_decay, project, process_group, on_nonfinite: as in
@@ -157,8 +159,10 @@ class SBMA(BilevelOptimizer):
         with self._rollback(always=True) as rollback:  # the averages are written one by one, and each may be refused
             with torch.enable_grad():
                 _, f_x, f_y = oracles.f()
-                h = self._inverse_sample(oracles)
+                h, p = self._inverse_sample(oracles)
                 sample = oracles.draw(mixed=True)
+                if p == 0:  # no factor has shown whether g is convex
+                    require_convex(hessian_matrix(sample, Exact().limit))
                 g_xy, g_y = mixed_matrix(sample), sample.g_y
             lam, c_fy, c_gxy = (self.param_groups[0][name] for name in ("lam", "c_fy", "c_gxy"))
             known = [torch.zeros_like(x) if f is None else f for f, x in zip(f_x, oracles.upper, strict=True)]
@@ -179,8 +183,8 @@ class SBMA(BilevelOptimizer):
         # The pieces are averaged already, so the step takes their product as it is.
         return replace(super()._upper_rule(group, factor), gamma=1.0)
 
-    def _inverse_sample(self, oracles: Oracles) -> Tensor:
-        """Return ``h = (k/C) prod_{i<=p} (I - O_gyy,i/C)`` as a matrix, with a fresh sample of g for each factor."""
+    def _inverse_sample(self, oracles: Oracles) -> tuple[Tensor, int]:
+        """Return ``h = (k/C) prod_{i<=p} (I - O_gyy,i/C)`` as a matrix and p, with a fresh sample for each factor."""
         state, chosen = self.algorithm_state, validate_neumann(self.inverse)
         p = uniform(chosen.terms, chosen.seed, state["t"])
         unknown = chosen.bound is None and state["bound"] is None
@@ -193,7 +197,7 @@ class SBMA(BilevelOptimizer):
             refuse_flat(state["bound"])
         C, d = state["bound"], sum(y.numel() for y in oracles.lower)
         eye = torch.eye(d, dtype=state_dtype(oracles.lower[0]), device=oracles.lower[0].device)
-        return contracted_matrix(eye * (chosen.terms / C), factors[:p], C)
+        return contracted_matrix(eye * (chosen.terms / C), factors[:p], C), p
 
     def _newest_weight(self) -> Rate:
         """Return the weight of this step's samples in the averages.

@@ -39,7 +39,8 @@ class SMB(BilevelOptimizer):
         beta: momentum of the hypergradient in [0, 1); with 0.0 a step uses only the newest estimate.
         scaling: scaling of x, as in :class:`semaopt.ASA`.
         inverse: how to apply :math:`[g_{yy}]^{-1}`, one of :mod:`semaopt.hypergradient`: ``TrackedSystem()`` (the
-            default), ``Neumann(terms, bound)`` (the paper's), ``NeumannSeries``, ``CG``, ``Exact``.
+            default), ``Neumann(terms, bound)`` (the paper's), ``NeumannSeries``, ``CG``, ``Exact``, and ``FirstOrder``,
+            which needs no second derivatives.
         lower_weight_decay: lambda of a term :math:`\frac\lambda2|y|^2` that is added to g in closed form. The
             result is that of the same term in ``inner()``; for a linear model a step takes a third less time.
         project: projection onto Y, one of :mod:`semaopt.projections` or any callable that changes a tensor in place.

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from semaopt.hypergradient import CG, Comparison, Exact, Neumann, NeumannSeries, TrackedSystem, compare
+from semaopt.hypergradient import CG, Comparison, Exact, FirstOrder, Neumann, NeumannSeries, TrackedSystem, compare
 from semaopt.problems import LogisticBilevel, QuadraticBilevel
 
 
@@ -29,7 +29,9 @@ def test_exact_is_exact_and_nothing_moves():
     assert x.grad is None
 
 
-@pytest.mark.parametrize("inverse", [None, TrackedSystem(0.4), CG(20), NeumannSeries(60), Neumann(8, 2.0)])
+@pytest.mark.parametrize(
+    "inverse", [None, TrackedSystem(0.4), FirstOrder(1e4), CG(20), NeumannSeries(60), Neumann(8, 2.0)]
+)
 def test_every_inverse_passes_on_a_well_conditioned_problem(inverse):
     *_, given = make()
     found = compare(*given, inverse)

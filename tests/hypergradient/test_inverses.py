@@ -1,15 +1,17 @@
 """Compare every inverse with the exact implicit gradient (in mean where it is sampled), and test its safeguards."""
 
 import math
+from inspect import signature
 
 import pytest
 import torch
 
 import semaopt
-from semaopt.hypergradient import CG, Exact, Neumann, NeumannSeries, TrackedSystem, compare, inverses
+from semaopt.hypergradient import CG, Exact, FirstOrder, Neumann, NeumannSeries, TrackedSystem, compare, inverses
 from semaopt.hypergradient.closures import Oracles
 from semaopt.hypergradient.inverses import Memory, uniform
 from semaopt.hypergradient.linalg import curvature, power_iteration
+from semaopt.optimizers._bilevel import BilevelOptimizer
 from semaopt.problems import LogisticBilevel, QuadraticBilevel
 
 
@@ -495,21 +497,62 @@ def test_too_large_a_lower_lr_is_a_warning_with_the_curvature(inverse):
     semaopt.SMB([x], [y], lower_lr=0.19, inverse=inverse).step(outer, inner)
 
 
-@pytest.mark.parametrize("kind", [semaopt.SMB, semaopt.SBMA, semaopt.baselines.SOBA, semaopt.baselines.TTSA])
-def test_an_exploding_lower_variable_is_an_error_before_x_moves(kind):
+BILEVEL = [
+    semaopt.SMB,
+    semaopt.SBMA,
+    *(
+        kind
+        for kind in vars(semaopt.baselines).values()
+        if isinstance(kind, type) and issubclass(kind, BilevelOptimizer)
+    ),
+]
+
+
+@pytest.mark.parametrize("kind", BILEVEL)
+@pytest.mark.parametrize("bounded", [False, True])
+def test_an_exploding_lower_variable_is_an_error_before_x_moves(kind, bounded):
     x, y = torch.nn.Parameter(torch.tensor([1.0])), torch.nn.Parameter(torch.tensor([0.0]))
-    options = {"system_lr": 0.5} if kind is semaopt.baselines.SOBA else {"inverse": Neumann(1, bound=1.0)}
-    optimizer, states = kind([x], [y], lr=0.0, lower_lr=30.0, **options), []
+    options = {"inverse": Neumann(1, bound=1.0)} if "inverse" in signature(kind).parameters else {}
+    options |= {"system_lr": 0.5} if "system_lr" in signature(kind).parameters else {}
+    options |= {"size": 1} if "size" in signature(kind).parameters else {}
+    optimizer, states = kind([x], [y], lr=1e-30, lower_lr=30.0, **options), []
+
+    def outer():
+        return (y.sin() if bounded else y.square()).sum() / 2 + x.sum()
 
     def run():
         for _ in range(40):
             states.append([x.item(), y.item(), optimizer.algorithm_state["t"]])
-            optimizer.step(lambda: y.square().sum() / 2 + x.sum(), lambda: (y - x).square().sum() / 2)
+            optimizer.step(outer, lambda: (y - x).square().sum() / 2)
 
     with pytest.raises(RuntimeError, match=r"the lower variable diverges; nothing was changed\. Use a smaller lower"):
         run()
     assert [x.item(), y.item(), optimizer.algorithm_state["t"]] == states[-1]
     assert torch.isfinite(y).all()
+
+
+def test_a_first_step_that_explodes_is_undone():
+    x, y = torch.nn.Parameter(torch.tensor([1.0])), torch.nn.Parameter(torch.tensor([0.0]))
+    optimizer = semaopt.baselines.BSA([x], [y], lower_lr=30.0, lower_steps=15, inverse=Neumann(1, bound=1.0))
+    with pytest.raises(RuntimeError, match=r"norm .* after 0 before the first step: .* diverges; nothing was changed"):
+        optimizer.step(lambda: y.sin().sum() + x.sum(), lambda: (y - x).square().sum() / 2)
+    assert (x.item(), y.item(), optimizer.algorithm_state["t"]) == (1.0, 0.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("curvatures", "terms", "text"),
+    [
+        ((2.0, -1.0), 1, r"has curvature -1, so it is not convex"),
+        ((1.0, 9.0), 9, r"bound=3: inner\(\) has curvature 9.*at least 9"),
+    ],
+)
+def test_sbma_tests_the_curvature(curvatures, terms, text):
+    x, y, outer, inner = curved(*curvatures)
+    seed = next(k for k in range(100) if (uniform(terms, k, 0) > 0) is (terms > 1))
+    before = x.detach().clone()
+    with pytest.raises(RuntimeError, match=text):
+        semaopt.SBMA([x], [y], inverse=Neumann(terms, bound=3.0, seed=seed)).step(outer, inner)
+    assert torch.equal(x, before)
 
 
 def test_sbma_reports_a_lower_problem_that_is_not_convex():
@@ -542,3 +585,104 @@ def test_sbma_computes_with_its_matrices_in_full_precision_under_autocast():
         return x.detach()
 
     torch.testing.assert_close(run(True), run(False), rtol=1e-5, atol=1e-6)
+
+
+def penalized(problem, x, y, penalty):
+    """Return the penalty hypergradient of a quadratic problem: A + I/lambda in place of A."""
+    shifted = problem.A + torch.eye(problem.d_y, dtype=problem.dtype) / penalty
+    return problem.mu * x.detach() + torch.linalg.solve(shifted, (y.detach() - problem.c).T).T @ problem.B
+
+
+@pytest.mark.parametrize("penalty", [1.0, 10.0, 1e4])
+def test_first_order_has_the_bias_of_its_closed_form(penalty):
+    problem, x, y = quadratic()
+    memory, before = memory_for(0.5), y.detach().clone()
+    for _ in range(200):
+        found = estimate(FirstOrder(penalty), problem, x, y, memory)
+    torch.testing.assert_close(found, penalized(problem, x, y, penalty), rtol=1e-8, atol=1e-9)
+    bias = torch.linalg.vector_norm(found - problem.hypergradient(x, y)).item()
+    f_y = torch.linalg.vector_norm(y.detach() - problem.c).item()
+    assert 0 < bias <= problem.C_gxy * f_y / (penalty * problem.lam * (problem.lam + 1 / penalty))
+    assert torch.equal(y, before)
+
+
+def test_first_order_is_the_gradient_of_the_penalty_function():
+    """At y = y*(x), also where f_x depends on y: differentiate min_y f + lambda g - lambda min_y g, all in x."""
+    lam, H = 7.0, torch.tensor([[2.0, 0.3], [0.3, 1.0]], dtype=torch.float64)
+    x = torch.nn.Parameter(torch.tensor([0.4, -1.0], dtype=torch.float64))
+    y = torch.nn.Parameter(torch.linalg.solve(H, x.detach()))  # the minimizer of g
+
+    def outer(at=y):
+        return (at * x).sum() + at.square().sum() / 2 + x.square().sum()
+
+    def inner(at=y):
+        return at @ H @ at / 2 - at @ x
+
+    free = torch.linalg.solve(torch.eye(2, dtype=torch.float64) + lam * H, (lam - 1) * x)  # 0 = y + x + lam (H y - x)
+    value = outer(free) + lam * (inner(free) - inner(torch.linalg.solve(H, x)))
+    (exact,) = torch.autograd.grad(value, x)
+    oracles, memory = Oracles(outer, inner, [x], [y]), memory_for(0.4)
+    for _ in range(200):
+        _, (f_x,), f_y = oracles.f()
+        _, (implicit,) = FirstOrder(lam)(oracles, f_y, memory)
+    torch.testing.assert_close(f_x - implicit, exact, rtol=1e-10, atol=1e-12)
+
+
+def test_first_order_tracks_as_the_linear_system_does_for_a_large_penalty():
+    problem, x, y = quadratic()
+    ours, theirs = memory_for(0.5), memory_for(0.5)
+    for _ in range(5):
+        found = estimate(FirstOrder(1e6), problem, x, y, ours)
+        torch.testing.assert_close(found, estimate(TrackedSystem(), problem, x, y, theirs), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_first_order_takes_gradients_only(steps):
+    problem, x, y = quadratic()
+    optimizer = semaopt.SMB([x], [y], inverse=FirstOrder(20.0, steps=steps))
+    with semaopt.hypergradient.count_calls() as calls:
+        loss = optimizer.step(problem.outer(x, y), problem.inner(x, y))
+    assert (calls.gradients, calls.hessian_products, calls.mixed_products) == (2 + 2 * steps, 0, 0)
+    twin, u, v = quadratic()
+    assert loss.item() == twin.outer(u, v)().item(), "the loss at y, not at the penalized point"
+
+    class Once(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, y):
+            return y.square().sum()
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx, g):
+            return g * y.detach() * 2
+
+    semaopt.SMB([x], [y], inverse=FirstOrder()).step(lambda: Once.apply(y), lambda: Once.apply(y) + (x.sum() * y).sum())
+
+
+def test_first_order_with_more_steps_repeats_the_step_on_w():
+    problem, x, y = quadratic()
+    one, three = memory_for(0.3), memory_for(0.3)
+    for _ in range(3):
+        single = estimate(FirstOrder(5.0), problem, x, y, one)
+    torch.testing.assert_close(estimate(FirstOrder(5.0, steps=3), problem, x, y, three), single)
+    torch.testing.assert_close(three.states[0]["w"], one.states[0]["w"])
+
+
+def test_first_order_respects_a_projection_of_the_lower_variable():
+    """y* = min(x, 1) is at the bound, so y does not depend on x, and the hypergradient is f_x."""
+    x, y = torch.nn.Parameter(torch.tensor([2.0])), torch.nn.Parameter(torch.tensor([1.0]))
+    box = semaopt.projections.Box(-1.0, 1.0)
+    optimizer = semaopt.SMB([x], [y], lr=0.0, lower_lr=0.5, project=box, inverse=FirstOrder(100.0))
+    for _ in range(50):
+        optimizer.step(lambda: y.sum() + 3 * x.sum(), lambda: (y - x).square().sum() / 2)
+    torch.testing.assert_close(x.grad, torch.tensor([3.0]))
+    x.data.fill_(0.5)  # in the interior: y* = x, F = 4x
+    for _ in range(200):
+        optimizer.step(lambda: y.sum() + 3 * x.sum(), lambda: (y - x).square().sum() / 2)
+    torch.testing.assert_close(x.grad, torch.tensor([4.0]), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("given", [{"penalty": 0.0}, {"penalty": math.inf}, {"steps": 0}, {"lr": -1.0}])
+def test_first_order_refuses_invalid_options(given):
+    with pytest.raises(ValueError, match=f"{next(iter(given))}=.* is invalid"):
+        FirstOrder(**given)
