@@ -2,6 +2,7 @@ r"""Epoch-SGDA, PES-SGDA and PES-AdaGrad: proximal stages, restarted at their av
 
 Stage k takes :math:`T_k` steps on :math:`f(x, y) + (\gamma_p/2)|x - x_0^k|^2`; then x and y are set to the averages of
 the points at which the stage took its gradients. The methods differ in the step sizes of a stage and in the step.
+``average=False`` starts the next stage at the last point instead, to measure what the averages contribute.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from semaopt.projections import Projection
 from semaopt.scalings import Seen
 
 GROWTHS = ("linear", "constant", "inverse")
-_SHARED = ("stage_length", "growth", "factor")
+_SHARED = ("stage_length", "growth", "factor", "average")
 _INITIAL = {"stage": 0, "taken": 0}
 
 
@@ -40,6 +41,7 @@ class StageRule(NamedTuple):
     stage_length: int
     growth: str
     factor: float | None
+    average: bool = True
 
     def decay(self, k: int) -> float:
         """Return the factor of both step sizes in stage k: factor^k, or 1/(k+1) without a factor."""
@@ -52,14 +54,16 @@ class StageRule(NamedTuple):
         return math.ceil(self.stage_length * growth)
 
 
-def stage_options(stage_length: Any, growth: Any, factor: Any, proximal: Any) -> dict[str, Any]:
+def stage_options(stage_length: Any, growth: Any, factor: Any, proximal: Any, average: Any) -> dict[str, Any]:
     """Return the options that all three methods have, validated."""
     length = validate_integer("stage_length", stage_length, "count steps: epochs * len(train)")
     require(growth in GROWTHS, "growth", growth, f"must be one of {', '.join(GROWTHS)}", "try 'linear'")
     ok = factor is None or (is_real(factor) and 0 < factor <= 1)
     require(ok, "factor", factor, "must lie in (0, 1]", "step sizes may only shrink; try 0.2")
     validate_rate("proximal", proximal, "0.0 turns the proximal term off")
-    return {"beta": None, "stage_length": length, "growth": growth, "factor": factor, "proximal": proximal}
+    require(isinstance(average, bool), "average", average, "must be True or False", "the methods use True")
+    stages = {"stage_length": length, "growth": growth, "factor": factor, "average": average}
+    return {"beta": None, **stages, "proximal": proximal}
 
 
 class InnerStep(Protocol):
@@ -155,7 +159,7 @@ def stage_step(optimizer: MinMaxOptimizer, inner: InnerStep, closure: Callable[[
     if now["taken"] == stages.length(now["stage"]):
         for group in optimizer.param_groups:
             for x in group["params"]:
-                _restart(optimizer, group, x)
+                _restart(optimizer, group, x, stages.average)
         now["stage"], now["taken"] = now["stage"] + 1, 0
     return loss
 
@@ -172,17 +176,18 @@ def _average(optimizer: MinMaxOptimizer, group: dict[str, Any], x: Tensor, taken
     track_(real(state["average"]), real(x.to(state["average"].dtype)), 1 / (taken + 1))
 
 
-def _restart(optimizer: MinMaxOptimizer, group: dict[str, Any], x: Tensor) -> None:
-    """Set x to the average of the points x_0, ..., x_{T_k - 1} at which the stage took its gradients."""
+def _restart(optimizer: MinMaxOptimizer, group: dict[str, Any], x: Tensor, average: bool) -> None:
+    """End a stage: set x to the average of the points x_0, ..., x_{T_k - 1} at which it took its gradients."""
     if not x.requires_grad:
         optimizer.state.pop(x, None)  # a frozen parameter stays where it is, and starts over once it is unfrozen
         return
     state = optimizer.state.get(x)
     if state is None:
         return
-    x.copy_(state["average"])
-    if group["role"] == "dual":  # rounding may move a mean of points of Y out of Y
-        projections.apply_(group["project"], x)
+    if average:
+        x.copy_(state["average"])
+        if group["role"] == "dual":  # rounding may move a mean of points of Y out of Y
+            projections.apply_(group["project"], x)
     if "u_sum" in state:
         state["u_sum"].zero_()
 
@@ -204,6 +209,7 @@ class EpochSGDA(MinMaxOptimizer):
         growth: ``"linear"``: T_k = (k+1) T_0 (also ``"inverse"``: T_k = T_0 eta_0/eta_k, the same here), or
             ``"constant"``: T_k = T_0.
         proximal: gamma_p, at least the weak convexity of f in x.
+        average: whether a stage starts at the average of the last one; False starts it at the last point (a control).
         weight_decay: factor of x that is added to the primal gradient.
         on_nonfinite: ``"error"`` or ``"skip"`` for gradients with NaN or Inf, as in :class:`semaopt.PDAda`.
 
@@ -232,10 +238,11 @@ class EpochSGDA(MinMaxOptimizer):
         stage_length: int = 1000,
         growth: str = "linear",
         proximal: float = 2e-3,
+        average: bool = True,
         weight_decay: float = 0.0,
         on_nonfinite: str | None = None,
     ) -> None:
-        stages = stage_options(stage_length, growth, None, proximal)
+        stages = stage_options(stage_length, growth, None, proximal, average)
         defaults = dict(stages, lr=lr, dual_lr=dual_lr, project=project, weight_decay=weight_decay)
         super().__init__(primal, dual, defaults, on_nonfinite=on_nonfinite)
 
@@ -274,6 +281,7 @@ class PESSGDA(MinMaxOptimizer):
             T_k = T_0 eta_0/eta_k (the theorems of Guo et al.).
         factor: ratio of the step sizes of consecutive stages, in (0, 1].
         proximal: gamma_p, at least the weak convexity of f in x.
+        average: whether a stage starts at the average of the last one; False starts it at the last point (a control).
         weight_decay: factor of x that is added to the primal gradient.
         on_nonfinite: ``"error"`` or ``"skip"`` for gradients with NaN or Inf, as in :class:`semaopt.PDAda`.
 
@@ -301,10 +309,11 @@ class PESSGDA(MinMaxOptimizer):
         growth: str = "linear",
         factor: float = 0.2,
         proximal: float = 2e-3,
+        average: bool = True,
         weight_decay: float = 0.0,
         on_nonfinite: str | None = None,
     ) -> None:
-        stages = stage_options(stage_length, growth, factor, proximal)
+        stages = stage_options(stage_length, growth, factor, proximal, average)
         defaults = dict(stages, lr=lr, dual_lr=dual_lr, project=project, weight_decay=weight_decay)
         super().__init__(primal, dual, defaults, on_nonfinite=on_nonfinite)
 
@@ -340,8 +349,8 @@ class PESAdaGrad(MinMaxOptimizer):
     the Euclidean one (the same for a Box).
 
     Args:
-        primal, dual, lr, dual_lr, project, stage_length, growth, factor, proximal, weight_decay, on_nonfinite: as in
-            :class:`PESSGDA`.
+        primal, dual, lr, dual_lr, project, stage_length, growth, factor, proximal, average, weight_decay,
+            on_nonfinite: as in :class:`PESSGDA`.
         delta: added to the root of the sum.
 
     >>> x, y = torch.nn.Parameter(torch.tensor([1.0])), torch.nn.Parameter(torch.tensor([0.0]))
@@ -368,12 +377,13 @@ class PESAdaGrad(MinMaxOptimizer):
         factor: float = 0.2,
         proximal: float = 2e-3,
         delta: float = 1e-7,
+        average: bool = True,
         weight_decay: float = 0.0,
         on_nonfinite: str | None = None,
     ) -> None:
         ok = is_real(delta) and 1e-30 <= delta < math.inf
         require(ok, "delta", delta, "must be finite and at least 1e-30 (smaller vanishes in float32)", "try 1e-7")
-        stages = stage_options(stage_length, growth, factor, proximal)
+        stages = stage_options(stage_length, growth, factor, proximal, average)
         defaults = dict(stages, lr=lr, dual_lr=dual_lr, project=project, weight_decay=weight_decay, delta=delta)
         super().__init__(primal, dual, defaults, on_nonfinite=on_nonfinite)
 

@@ -46,7 +46,7 @@ def test_sgda():
     assert_ends((x, y), (a, b))
 
 
-def assert_stages(kind, growth, factor=None, adagrad=False, steps=40, length=4, proximal=0.3, delta=1e-3):
+def assert_stages(kind, growth, factor=None, adagrad=False, steps=40, length=4, proximal=0.3, delta=1e-3, average=True):
     """Compare with stages written out, which keep the history of a stage and average it at its end."""
     x, y = pair()
     a, b = x.detach().clone(), y.detach().clone()
@@ -61,9 +61,10 @@ def assert_stages(kind, growth, factor=None, adagrad=False, steps=40, length=4, 
             g_a, g_b = g_a / (delta + sums[0].sqrt()), g_b / (delta + sums[1].sqrt())
         a, b = a - decay * 0.1 * g_a, (b + decay * 0.2 * g_b).clamp(-0.6, 0.4)
         if len(seen) == math.ceil(length * {"linear": k + 1, "constant": 1, "inverse": 1 / decay}[growth]):
-            a, b = (sum(zs) / len(seen) for zs in zip(*seen, strict=True))
+            if average:
+                a, b = (sum(zs) / len(seen) for zs in zip(*seen, strict=True))
             k, reference, seen, sums = k + 1, a.clone(), [], [0.0, 0.0]
-    options = {"stage_length": length, "growth": growth, "proximal": proximal}
+    options = {"stage_length": length, "growth": growth, "proximal": proximal, "average": average}
     options |= {"factor": factor} if factor is not None else {}
     options |= {"delta": delta} if adagrad else {}
     optimizer = kind(primal=[x], dual=[y], lr=0.1, dual_lr=0.2, project=BOX, **options)
@@ -86,6 +87,12 @@ def test_pes_sgda(growth):
 @pytest.mark.parametrize("growth", ["linear", "constant"])
 def test_pes_adagrad(growth):
     assert_stages(baselines.PESAdaGrad, growth, factor=0.7, adagrad=True)
+
+
+@pytest.mark.parametrize("kind", [baselines.EpochSGDA, baselines.PESSGDA, baselines.PESAdaGrad])
+def test_stages_that_start_at_the_last_point(kind):
+    factor = None if kind is baselines.EpochSGDA else 0.7
+    assert_stages(kind, "constant", factor=factor, adagrad=kind is baselines.PESAdaGrad, average=False)
 
 
 def test_stage_lengths():

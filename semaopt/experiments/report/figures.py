@@ -276,8 +276,9 @@ def legend(axes: Axes, columns: int) -> None:
 
 
 def comparable(finding: Finding) -> list[claims.ClaimRow]:
-    """Return the comparisons of the claim that have an interval."""
-    return [row for row in claims.verdict(finding).rows if row.comparison.interval is not None]
+    """Return the comparisons of the claim and with its control arms that have an interval."""
+    found = claims.verdict(finding)
+    return [row for row in (*found.rows, *found.controls) if row.comparison.interval is not None]
 
 
 def differences(finding: Finding, looks: Looks) -> str | None:

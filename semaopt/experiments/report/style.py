@@ -79,6 +79,12 @@ LOOKS: dict[str, Look] = {
     "pes_adagrad": Look("black", "D", DASH_DOT_DOT),
     "pdsm": Look("blue", "^", DASHED),
     "pdada": Look("vermillion", "P", SOLID),
+    # their control arms: the colour of the method, another marker and dash
+    "epoch_sgda_last": Look("green", "X", SOLID),
+    "pes_sgda_last": Look("purple", "o", DASHED),
+    "pes_adagrad_last": Look("black", "s", DOTTED),
+    "pdsm_uncorrected": Look("blue", "v", LONG),
+    "pdada_uncorrected": Look("vermillion", "D", DASH_DOT),
     "pesg": Look("black", "X", DASH_DOT),
     "pesg_adam": Look("green", "D", DOTTED),
     # stability: three step sizes of two methods

@@ -173,7 +173,8 @@ def _comparisons(finding: Finding, looks: Mapping[str, Look]) -> Table | None:
         cells = (wording.pair(finding, one), claim.outcome, one.text, f"{one.probability:.2f}")
         return Row(cells, looks[one.method], claim.outcome)
 
-    rows = tuple(map(row, claims.verdict(finding).rows))
+    found = claims.verdict(finding)
+    rows = tuple(map(row, (*found.rows, *found.controls)))
     caption = wording.comparisons_caption(finding)
     return Table(caption, ("comparison", "verdict", "difference (interval)", "P"), rows) if rows else None
 

@@ -37,6 +37,7 @@ PAIRING = (
     "Runs with equal seeds start from the same network and see the data in the same order, so they are compared in "
     "pairs. A run that diverged counts as the worst possible result."
 )
+CONTROLS = "The last rows compare with control arms and do not count for the verdict."
 ONE_STUDY = "The intervals cover the choice of the seed. They do not cover the choice of the split or the tuning."
 STUDIES = "The intervals cover the seeds and the tuning: each study tunes every method again and runs it on new seeds."
 
@@ -103,9 +104,22 @@ def study(number: int) -> str:
 
 def evidence_line(finding: Finding) -> str:
     """Return the numbers behind the verdict on a claim in one line, grouped by outcome if comparisons disagree."""
-    rows = claims.verdict(finding).rows
+    found = claims.verdict(finding)
+    rows = found.rows
     if not rows:
         return f"{capital(_range(finding))}."
+    return f"{_claimed(finding, rows)}{_controls(finding, found.controls)}"
+
+
+def _controls(finding: Finding, rows: Sequence[ClaimRow]) -> str:
+    """List the comparisons with control arms, each with its verdict."""
+    if not rows:
+        return ""
+    listed = "; ".join(f"{pair(finding, row.comparison)} {_value(row.comparison)} ({row.outcome})" for row in rows)
+    return f" Controls: {listed}."
+
+
+def _claimed(finding: Finding, rows: Sequence[ClaimRow]) -> str:
     if len(rows) == 1:
         return f"{pair(finding, rows[0].comparison)}: {rows[0].comparison.text}."
     groups = {outcome: [row.comparison for row in rows if row.outcome == outcome] for outcome in OUTCOMES}
@@ -173,7 +187,8 @@ def differences_caption(finding: Finding) -> str:
 
 def comparisons_caption(finding: Finding) -> str:
     """Describe the table of comparisons."""
-    return f"{capital(finding.metric_name(finding.spec.claim.metric))}: comparisons over {units(finding)}."
+    text = f"{capital(finding.metric_name(finding.spec.claim.metric))}: comparisons over {units(finding)}."
+    return f"{text} {CONTROLS}" if claims.verdict(finding).controls else text
 
 
 def units(finding: Finding) -> str:

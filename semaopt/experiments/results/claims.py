@@ -27,11 +27,17 @@ class ClaimVerdict:
 
     outcome: ClaimOutcome
     rows: tuple[ClaimRow, ...]
+    controls: tuple[ClaimRow, ...] = ()
+    """Comparisons with control arms, which do not count for the verdict."""
 
 
 def verdict(finding: Finding) -> ClaimVerdict:
-    """Judge the claim of a finding; the intervals are corrected for the number of its comparisons (Holm)."""
+    """Judge the claim of a finding; the intervals are corrected for the number of its comparisons (Holm).
+
+    The comparisons with control arms are a family of their own.
+    """
     rows = tuple(ClaimRow(one, one.outcome) for one in holm(finding.claimed()))
+    controls = tuple(ClaimRow(one, one.outcome) for one in holm(finding.controls()))
     if not rows:
-        return ClaimVerdict("measured", ())
-    return ClaimVerdict(min((row.outcome for row in rows), key=_STRENGTH.index), rows)
+        return ClaimVerdict("measured", (), controls)
+    return ClaimVerdict(min((row.outcome for row in rows), key=_STRENGTH.index), rows, controls)

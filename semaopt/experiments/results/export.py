@@ -39,7 +39,11 @@ def _finding(finding: Finding) -> dict[str, Any]:
     verdict = claims.verdict(finding)
     return {
         "title": finding.spec.title,
-        "verdict": {"outcome": verdict.outcome, "rows": [_comparison(row.comparison) for row in verdict.rows]},
+        "verdict": {
+            "outcome": verdict.outcome,
+            "rows": [_comparison(row.comparison) for row in verdict.rows],
+            "controls": [_comparison(row.comparison) for row in verdict.controls],
+        },
         "spec": finding.spec.model_dump(),
         "data": dict(finding.facts),
         "methods": {final.method.name: _final(final, finding) for final in finding.finals},

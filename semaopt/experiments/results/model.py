@@ -202,11 +202,19 @@ class Finding:
 
     def claimed(self) -> list[Comparison]:
         """Return the comparisons that the claim consists of, for the methods that were run."""
-        order, run = self.order, [final.method.name for final in self.finals]
+        order = self.order
         pairs = [(name, order[0]) for name in order[1:]]
         pairs += [(order[k], order[j]) for k in range(2, len(order)) for j in range(1, k)]
-        beats = self.spec.claim.beats
-        pairs += [(name, other) for name in run for other in run if other in beats.get(name, [])]
+        found = [self.compare(self.spec.claim.metric, name, other) for name, other in pairs]
+        return found + self._compared(self.spec.claim.beats)
+
+    def controls(self) -> list[Comparison]:
+        """Return the comparisons with control arms, for the methods that were run."""
+        return self._compared(self.spec.claim.controls)
+
+    def _compared(self, beats: Mapping[str, Sequence[str]]) -> list[Comparison]:
+        run = [final.method.name for final in self.finals]
+        pairs = [(name, other) for name in run for other in run if other in beats.get(name, [])]
         return [self.compare(self.spec.claim.metric, name, other) for name, other in pairs]
 
 

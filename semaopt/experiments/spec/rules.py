@@ -75,12 +75,13 @@ def _names(spec: Spec) -> Iterator[str]:
 def _claim(claim: Claim, names: list[str]) -> Iterator[str]:
     if claim.order and claim.beats:
         yield "claim has both order and beats. Keep one of them."
-    for name, others in claim.beats.items():
-        for one in (name, *others):
-            if one not in names:
-                yield f"claim.beats: {one!r} is not a method. {near(one, names)}."
-        if name in others:
-            yield f"claim.beats: {name!r} cannot beat itself. Remove it from its own list."
+    for key, pairs in (("beats", claim.beats), ("controls", claim.controls)):
+        for name, others in pairs.items():
+            for one in (name, *others):
+                if one not in names:
+                    yield f"claim.{key}: {one!r} is not a method. {near(one, names)}."
+            if name in others:
+                yield f"claim.{key}: {name!r} cannot beat itself. Remove it from its own list."
     for name in claim.order:
         if name not in names:
             yield f"claim.order: {name!r} is not a method. {near(name, names)}."

@@ -111,6 +111,8 @@ class Claim(Settings):
     """From worst to best: each method is better than all before it."""
     beats: dict[str, list[str]] = Field(default_factory=dict)
     """For claims that are not an order: maps each method to the methods that it beats."""
+    controls: dict[str, list[str]] = Field(default_factory=dict)
+    """Comparisons with control arms, as in ``beats``: they show causes and do not count for the verdict."""
     source: Literal["paper", "ours"] = "paper"
     """The origin of the claim: the paper or this project."""
 
@@ -173,7 +175,7 @@ def load(source: str | Path, scale: str | None = None) -> Spec:
         scale: one of the file's ``[scales]``; by default the top level of the file, which is the scale ``paper``.
 
     >>> load("figure1-digits", scale="quick").epochs
-    30
+    6
     """
     path = find(source)
     raw = _read(path)

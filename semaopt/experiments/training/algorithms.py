@@ -229,7 +229,7 @@ def _scma(variables: Variables, values: Sequence[Values], _: int) -> Optimizer:
     return semaopt.SCMA(list(variables.primal[0]), **_adaptive(v), **more, blocks=variables.blocks)
 
 
-_STAGES = {"growth": "growth", "proximal": "proximal"}
+_STAGES = {"growth": "growth", "proximal": "proximal", "average": "average"}
 _PES = {**_STAGES, "factor": "factor"}
 _PES_G0 = {**_PES, "delta": "g0"}
 

@@ -50,10 +50,15 @@ def luminance(colour):
 def test_methods_of_a_shipped_spec_differ_in_colour_marker_and_dash(name):
     methods = [method.name for method in load(name).methods]
     looks = style.looks(methods)
-    pairs = itertools.combinations(looks.values(), 2)
+    assert len(set(looks.values())) == len(methods)
+    own = {name: look for name, look in looks.items() if not name.endswith(("_last", "_uncorrected"))}
+    pairs = itertools.combinations(own.values(), 2)
     assert all(a.marker != b.marker and a.dash != b.dash for a, b in pairs)
     if not name.startswith("stability"):  # three step sizes of two methods, each method in its colour
-        assert len({look.hue for look in looks.values()}) == len(methods)
+        assert len({look.hue for look in own.values()}) == len(own)
+    for control in looks.keys() - own.keys():  # a control arm has the colour of its method, another marker and dash
+        look, method = looks[control], looks[control.removesuffix("_last").removesuffix("_uncorrected")]
+        assert (look.hue, look.marker != method.marker, look.dash != method.dash) == (method.hue, True, True)
 
 
 def test_sgda_and_pdsm_differ_without_colour():

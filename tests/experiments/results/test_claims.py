@@ -24,8 +24,9 @@ def study(spec, losses):
     return StudyResult(tuple(finals), None)
 
 
-def finding(*studies, order=("adam", "beta", "both"), beats=None, **losses):
+def finding(*studies, order=("adam", "beta", "both"), beats=None, controls=None, **losses):
     claim = {"text": "It falls.", "metric": "train_loss", "order": list(order), "beats": beats or {}}
+    claim["controls"] = controls or {}
     spec = a_spec(claim=claim, epochs=4, studies=max(len(studies), 1))
     return Finding(spec, {}, tuple(study(spec, one) for one in studies or (losses,)), ORIGIN)
 
@@ -117,3 +118,12 @@ def test_with_several_studies_the_study_is_the_unit():
     assert len(found.ends("beta", "train_loss")) == 9
     assert found.seeds == (0, 1, 2, 1000, 1001, 1002, 2000, 2001, 2002)
     assert finding(lucky, lucky, lucky).compare("train_loss", "beta", "adam").outcome == "confirmed"
+
+
+def test_control_arms_do_not_count_for_the_verdict():
+    found = claims.verdict(finding(order=("adam", "both"), controls={"both": ["beta"]}, beta=0.2, both=0.5))
+    assert found.outcome == "confirmed"
+    (control,) = found.controls
+    assert (control.comparison.method, control.comparison.against) == ("both", "beta")
+    assert control.outcome == "contradicted"
+    assert control.comparison.confidence == pytest.approx(0.95)  # Holm is within the claim and within the controls

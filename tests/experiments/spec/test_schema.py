@@ -18,7 +18,14 @@ def test_every_shipped_spec_is_valid_at_every_scale_and_starts_with_its_command(
     assert [one.scale for one in found.values()] == ["paper", "small", "quick"]
     if found["paper"].claim.source == "paper":
         assert (found["paper"].epochs, found["paper"].batch) == (60, 32)
-    assert len(found["paper"].seeds.final) == 5
+    paper = found["paper"]
+    assert (paper.studies if paper.studies > 1 else len(paper.seeds.final)) == 5
+    if name.startswith(("figure1", "figure2")):
+        assert paper.tuning is not None
+        assert paper.tuning.sampler == "sobol"
+        assert (len(paper.seeds.tuning), len(paper.seeds.rerank)) == (2, 5)
+        assert paper.claim.controls
+        assert any(method.contains for method in paper.methods)
     assert found["quick"].epochs <= 40
     first = (schema.FIGURES / f"{name}.toml").read_text().splitlines()[0]
     assert first == f"# semaopt run {name} --scale quick"
@@ -91,6 +98,7 @@ def test_all_figures_are_there():
         ),
         ({"claim": {"order": [], "beats": {"both": ["both"]}}}, "claim.beats: 'both' cannot beat itself"),
         ({"claim": {"beats": {"both": ["beta"]}}}, "claim has both order and beats"),
+        ({"claim": {"controls": {"both": ["bet"]}}}, "claim.controls: 'bet' is not a method. Did you mean 'beta'?"),
         ({"claim": {"order": ["adam", "bet"]}}, "claim.order: 'bet' is not a method. Did you mean 'beta'?"),
         (
             {"vectorize": 3, "model": {"name": "resnet8"}},
@@ -230,7 +238,7 @@ def test_a_scale_overrides_by_name_and_is_validated_before_it_is_used(tmp_path):
     path.write_text(text + "\n[scales.other.methods.nobody]\nlabel = 'x'\n")
     with pytest.raises(SpecError, match=r"scales.other.methods.nobody: must be a table with the name of a method"):
         schema.load(path)
-    assert [m.options.get("every") for m in schema.load("figure1-digits", "quick").methods] == [None, 10, 10]
+    assert [m.options.get("every") for m in schema.load("figure1-digits", "quick").methods] == [None, 2, 2, 2]
     assert schema.load("figure1-cifar10", "small").model.model_dump() == {"name": "resnet8", "options": {}}
 
 

@@ -53,13 +53,19 @@ def test_methods_without_noise_are_equivalent():
     assert (result.decided, result.equivalent, result.rate) == (0, 20, 0.0)
 
 
+def test_the_rate_has_a_binomial_standard_error():
+    result = aa.AAResult("adam", studies=5, resamples=200, decided=10, equivalent=0)
+    assert result.standard_error == pytest.approx(math.sqrt(0.05 * 0.95 / 200))
+    assert aa.RESAMPLES == 200
+
+
 def test_from_python_and_from_the_command_line(tmp_path, capsys, monkeypatch):
     changes = {"studies": 2, "epochs": 1, "seeds": {"tuning": [100], "final": [0]}, "tuning": {"rounds": 0}}
     path = write_spec(tmp_path / "mine.toml", **changes)
     table = api.run(path, out=tmp_path / "out", only=["adam"], workers=0, aa=True)
     (row,) = table
-    assert (row["method"], row["studies per side"], row["resamples"]) == ("adam", 2, 5000)
-    assert 0 <= row["rate"] == row["decided"] / 5000 <= 1
+    assert (row["method"], row["studies per side"], row["resamples"]) == ("adam", 2, 200)
+    assert 0 <= row["rate"] == row["decided"] / 200 <= 1
     assert not (tmp_path / "out" / "report.html").exists()
     options = ["--aa", "--only", "adam", "--workers", "0", "--out", str(tmp_path / "out")]
     monkeypatch.setattr("sys.argv", ["semaopt", "run", str(path), *options])

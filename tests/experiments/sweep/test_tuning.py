@@ -1,6 +1,7 @@
 """Tuning: equal budgets, selection, axes that grow for all methods, pruning, Sobol points and reranking."""
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,14 @@ from semaopt.experiments.sweep.tuning import binding, extended, last_decay, rung
 from tests.experiments.tiny import AUC, RAW, a_spec
 
 LOW, HIGH = (0, -1)
-DIGITS = specs.load("figure1-digits", "quick")
+
+
+def searched(name, scale=None):
+    """Return a spec whose search is a grid or tree estimators; the shipped figures use Sobol points."""
+    return specs.load(Path(__file__).parent / f"{name}.toml", scale)
+
+
+DIGITS = searched("grid-digits", "quick")
 NAMES = ("adam", "beta", "both")
 
 
@@ -167,7 +175,7 @@ def test_tree_estimators_find_a_maximum_beyond_the_edge_reproducibly():
 
 
 def test_axes_of_a_method():
-    spec = specs.load("figure2-bbbp")
+    spec = searched("tree-bbbp")
     axes = {method.name: set(axes_of(spec, method)) for method in spec.methods}
     assert axes["sgda"] == {"lr", "dual_lr"}
     assert axes["epoch_sgda"] == {"lr", "dual_lr", "every"}
@@ -230,7 +238,7 @@ def test_trials_of_a_grown_grid_compete_with_earlier_ones():
 
 def test_halving_does_not_make_a_gentle_slope_an_edge():
     """Losses depend on the epoch and hardly on lr. That no inner trial finished is no reason to grow."""
-    spec = without_decay(specs.load("figure1-bbbp", "small"))
+    spec = without_decay(searched("grid-bbbp", "small"))
 
     def evaluate(asked, until):
         return [((1 + 1e-6 * math.log(point["lr"])) * 2 / until,) for _, point in asked]
@@ -242,7 +250,7 @@ def test_halving_does_not_make_a_gentle_slope_an_edge():
 
 def test_halving_prunes_proposals_of_tree_estimators():
     # The first ten points are proposed at random.
-    spec = without_decay(specs.load("figure2-bbbp", "small"), rounds=0, budget=16)
+    spec = without_decay(searched("tree-bbbp", "small"), rounds=0, budget=16)
     seen = {}
 
     def evaluate(asked, until):
@@ -260,7 +268,7 @@ def test_halving_prunes_proposals_of_tree_estimators():
 
 
 def test_if_all_continued_trials_diverge_a_pruned_one_is_selected():
-    spec = without_decay(specs.load("figure1-bbbp", "small"), rounds=0)
+    spec = without_decay(searched("grid-bbbp", "small"), rounds=0)
 
     def evaluate(asked, until):
         return [(math.nan if until > 3 else 1 / point["lr"],) for _, point in asked]
@@ -280,10 +288,10 @@ def test_rungs_are_four_times_as_late_each():
 
 
 @pytest.mark.parametrize(
-    ("name", "every", "rung"), [("figure1-bbbp", {20}, 40), ("figure2-bbbp", {5, 10, 15, 20, 25, 30}, 55)]
+    ("name", "every", "rung"), [("grid-bbbp", {20}, 40), ("tree-bbbp", {5, 10, 15, 20, 25, 30}, 55)]
 )
 def test_no_trial_is_pruned_before_the_last_possible_decay(name, every, rung):
-    spec = specs.load(name)
+    spec = searched(name)
     found = {
         value
         for method in spec.methods

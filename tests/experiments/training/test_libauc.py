@@ -6,7 +6,7 @@ import torch
 from semaopt.experiments import api
 from semaopt.experiments.spec import schema
 from semaopt.experiments.spec.errors import SpecError
-from semaopt.experiments.sweep import reproduction, run, tuning
+from semaopt.experiments.sweep import reproduction, run
 from semaopt.experiments.training import algorithms
 from semaopt.experiments.training import libauc as peers
 from semaopt.experiments.training.algorithms import Variables
@@ -46,25 +46,6 @@ def test_without_libauc_reproduce_skips_the_comparisons(monkeypatch):
 class Available:
     def missing(self, root):
         return []
-
-
-@pytest.mark.parametrize("scale", ["paper", "small", "quick"])
-@pytest.mark.parametrize("name", ["bace", "bbbp"])
-def test_trials_of_figure_2_on_molecules_are_reused(name, scale):
-    """The comparison with LibAUC proposes the same points for PDSM and PDAda as Figure 2."""
-
-    def keys(spec, name):
-        (search,) = tuning.searches(spec, [spec.method(name)])
-        asked = search.points.ask(search.space(spec.tuning.grid), 12)
-        return [
-            run.make(spec, spec.method(name), point, seed=100, purpose="tune", machine=Machine()).key
-            for _, point in asked
-        ]
-
-    figure, peers_spec = schema.load(f"figure2-{name}", scale), schema.load(f"peers-{name}", scale)
-    for method in ("pdsm", "pdada"):
-        assert keys(figure, method) == keys(peers_spec, method)
-        assert len(set(keys(figure, method))) == 12
 
 
 @pytest.mark.parametrize("libauc", [False, pytest.param(True, marks=with_libauc)])

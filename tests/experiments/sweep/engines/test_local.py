@@ -148,7 +148,7 @@ def test_ray_reports_progress_when_a_job_ends(tmp_path, monkeypatch):
 
 ORPHANS = """
 import multiprocessing, os, sys, time
-from semaopt.experiments.workers import Workers
+from semaopt.experiments.sweep.engines.local import Workers
 with Workers(2) as workers:
     for _ in workers.run(abs, [1, 2], lambda _: None):
         pass
