@@ -26,6 +26,14 @@ def optimizer_names() -> list[str]:
     return sorted(_KINDS)
 
 
+def optimizer_class(name: str) -> type[Optimizer]:
+    """Return the class of this name; case does not matter."""
+    kinds = {known.lower(): kind for known, kind in _KINDS.items()}
+    if not isinstance(name, str) or name.lower() not in kinds:
+        raise ValueError(invalid("name", name, "no optimizer has this name", f"use one of {', '.join(_KINDS)}"))
+    return kinds[name.lower()]
+
+
 def create(name: str, params: Any, **options: Any) -> Optimizer:
     """Construct an optimizer by its name.
 
@@ -39,9 +47,6 @@ def create(name: str, params: Any, **options: Any) -> Optimizer:
     >>> type(semaopt.create("asa", [x], lr=0.1)).__name__
     'ASA'
     """
-    kinds = {known.lower(): kind for known, kind in _KINDS.items()}
-    if not isinstance(name, str) or name.lower() not in kinds:
-        raise ValueError(invalid("name", name, "no optimizer has this name", f"use one of {', '.join(_KINDS)}"))
-    build: Any = kinds[name.lower()]
+    build: Any = optimizer_class(name)
     created: Optimizer = build(params, **options)
     return created

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from semaopt import projections
 from semaopt.estimator import Rate, arithmetic_dtype, scalar
-from semaopt.kernels import compiled
+from semaopt.kernels import compiled, triton_launch
 
 
 def ascend_(y: Tensor, g: Tensor, eta: Rate, project: projections.Projection | None) -> None:
@@ -25,7 +25,12 @@ def ascend_box_(ys: list[Tensor], gs: list[Tensor], eta: Rate, lo: float, hi: fl
     tensor([0.5000, 1.0000])
     """
     traced = torch.compiler.is_compiling() or torch.is_grad_enabled()
-    if traced or not all(y.is_cpu for y in ys) or not compiled.ascend_box_(ys, gs, float(eta), lo, hi):
+    done = False
+    if not traced and all(y.is_cpu for y in ys):
+        done = compiled.ascend_box_(ys, gs, float(eta), lo, hi)
+    elif not traced and all(y.is_cuda for y in ys):
+        done = triton_launch.ascend_box_(ys, gs, float(eta), lo, hi)
+    if not done:
         ascend_box_loop_(ys, gs, eta, lo, hi)
 
 

@@ -1,4 +1,4 @@
-"""The objective of AUC maximization for one class and its gradients in one pass: compiled, and its slow twin."""
+"""The objective of AUC maximization for one class and its gradients in one pass: in C, in Triton, and their twin."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from semaopt.kernels import triton_launch
 from semaopt.kernels.layout import PLAIN
 from semaopt.kernels.loader import library
 
@@ -69,6 +70,46 @@ def auc(scores: Tensor, labels: Tensor, numbers: Numbers) -> Result | None:
     wrong = lib.auc(*pointers, scores.numel(), real, label, struct)
     value, by_s, by_r, by_y = struct[6:]
     return Result(value, gradient, by_s, by_r, by_y, bool(wrong))
+
+
+class DeviceResult(NamedTuple):
+    """The contents of :class:`Result` on the device: nothing waits for it."""
+
+    numbers: Tensor
+    """value, by_s, by_r, by_y and wrong (0 or 1), in float64."""
+    by_scores: Tensor
+
+
+def auc_on_device(
+    scores: Tensor, labels: Tensor, variables: Tensor, margin: float, sigmoid: bool
+) -> DeviceResult | None:
+    """Compute value and gradients with Triton; return None if it is missing or does not support these tensors.
+
+    Args:
+        scores: raw scores on a CUDA device.
+        labels: as many labels on the same device; NaN is a missing label.
+        variables: p, s, r and y in float64 on the same device.
+        margin: m.
+        sigmoid: whether the score is the sigmoid of the raw score.
+    """
+    plain = type(scores) in PLAIN and type(labels) in PLAIN and scores.is_contiguous() and labels.is_contiguous()
+    fits = plain and scores.dtype in REALS and labels.dtype in LABELS and labels.device == scores.device
+    kernels = triton_launch.kernels_for(scores.device, "triton_auc") if fits else None
+    if kernels is None or scores.is_neg() or labels.is_neg():
+        return None
+    labels = labels.view(torch.uint8) if labels.dtype == torch.bool else labels
+    gradient = torch.empty_like(scores)
+    numbers = torch.empty(kernels.OUTPUTS.value, dtype=torch.float64, device=scores.device)
+    floating = labels.dtype.is_floating_point
+    constants = {
+        "SIGMOID": sigmoid, "FLOATING": floating, "SIGNED": labels.dtype != torch.uint8, "BLOCK": kernels.BLOCK,
+        **triton_launch.compiler_options(kernels.WARPS),
+    }  # fmt: skip
+    arguments = (scores, labels, gradient, variables, numbers, scores.numel(), margin)
+    if not triton_launch.compiles(kernels.objective, arguments, constants, scores.device):
+        return None
+    triton_launch.launch(kernels.objective, 1, arguments, constants, scores.device)
+    return DeviceResult(numbers, gradient)
 
 
 def auc_loop(scores: Tensor, w: Tensor, present: Tensor | None, numbers: Numbers) -> Result:

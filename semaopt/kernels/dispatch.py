@@ -2,6 +2,7 @@
 
 =========  ==================================================================================================
 c          plain CPU tensors in float32, float64 or bf16 without gaps in memory, a scaling of Table 2
+triton     plain CUDA tensors in float32, float64, bf16 or float16 without gaps in memory, a scaling of Table 2
 foreach    the same scalings on any device and in any real dtype, and inside torch.compile
 loop       everything else: complex numbers, tensor subclasses (DTensor), differentiable steps, custom scalings
 =========  ==================================================================================================
@@ -22,15 +23,15 @@ from torch import Tensor
 
 from semaopt._validation import require
 from semaopt.estimator import COUNTERS, state_dtype
-from semaopt.kernels import compiled
+from semaopt.kernels import compiled, triton_launch
 from semaopt.kernels.foreach import SCALINGS, foreach_group
-from semaopt.kernels.layout import PLAIN, is_dense, same_layout
+from semaopt.kernels.layout import PLAIN, is_dense, same_layout, same_strides
 from semaopt.kernels.loader import available, library
 from semaopt.kernels.loop import loop_group
 from semaopt.kernels.rule import StepRule
 from semaopt.scalings import AdamPlus
 
-IMPLEMENTATIONS = ("auto", "c", "foreach", "loop")
+IMPLEMENTATIONS = ("auto", "c", "triton", "foreach", "loop")
 
 
 class SparseGradientError(RuntimeError):
@@ -40,10 +41,12 @@ class SparseGradientError(RuntimeError):
 def run(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]]) -> None:
     """Take one step of the parameters of a group, each on a path that supports it."""
     if (
-        rule.implementation in ("auto", "c")
-        and type(rule.scaling) in SCALINGS
+        type(rule.scaling) in SCALINGS
         and not (rule.differentiable or torch.compiler.is_compiling())
-        and compiled.step(rule, xs, gs, states)
+        and (
+            (rule.implementation in ("auto", "c") and compiled.step(rule, xs, gs, states))
+            or (_may_launch(rule, xs) and triton_launch.step(rule, xs, gs, states))
+        )
     ):
         return  # the usual case, without asking for reasons
     if any(g.is_sparse for g in gs):
@@ -51,22 +54,39 @@ def run(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[st
     paths = [choose(rule, *each) for each in zip(xs, gs, states, strict=True)]
     if isinstance(rule.scaling, AdamPlus) and len(set(paths)) > 1:
         # Its norm is over all parameters, so all take the path that supports each of them.
-        paths = [max(paths, key=IMPLEMENTATIONS.index)] * len(paths)
-    for path, step in (("c", _compiled_group), ("foreach", foreach_group), ("loop", loop_group)):
+        paths = ["loop" if "loop" in paths else "foreach"] * len(paths)
+    for path, step in (
+        ("c", _compiled_group),
+        ("triton", _triton_group),
+        ("foreach", foreach_group),
+        ("loop", loop_group),
+    ):
         part = [i for i, taken in enumerate(paths) if taken == path]
         if part:
             step(rule, *([values[i] for i in part] for values in (xs, gs, states)))  # type: ignore[arg-type]
 
 
+def on_cuda(x: Tensor) -> bool:
+    """Return whether a tensor is on a device for which "auto" takes the Triton step."""
+    return x.is_cuda
+
+
+def _may_launch(rule: StepRule, xs: list[Tensor]) -> bool:
+    """Return whether the Triton step is requested, or the automatic choice for the device of the first parameter."""
+    return rule.implementation == "triton" or (rule.implementation == "auto" and bool(xs) and on_cuda(xs[0]))
+
+
 def choose(rule: StepRule, x: Tensor, g: Tensor, state: dict[str, Any]) -> str:
-    """Return the path of one parameter: "c", "foreach" or "loop"."""
+    """Return the path of one parameter: "c", "triton", "foreach" or "loop"."""
     if rule.implementation != "auto":
         validate(rule, [x], [g], [state])
         return rule.implementation
     tracing = torch.compiler.is_compiling()
     if not tracing and library() is None and x.is_cpu:
         _warn_once()
-    fast = ("foreach",) if tracing else ("c", "foreach")
+    if not tracing and on_cuda(x) and triton_launch.why_unavailable(x.device) is not None:
+        _warn_once_about_triton(x.device)
+    fast = ("foreach",) if tracing else ("triton", "foreach") if on_cuda(x) else ("c", "foreach")
     return next((path for path in fast if why_not(path, rule, x, g, state) is None), "loop")
 
 
@@ -88,7 +108,7 @@ def validate(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[di
 
 
 def why_not(path: str, rule: StepRule, x: Tensor, g: Tensor, state: dict[str, Any]) -> str | None:
-    """Return why a path ("c" or "foreach") does not support a parameter, or None if it does.
+    """Return why a path ("c", "triton" or "foreach") does not support a parameter, or None if it does.
 
     Before there is a gradient or a state, pass the parameter as its gradient and {} as its state.
     """
@@ -106,6 +126,8 @@ def _obstacles(path: str, rule: StepRule) -> Iterator[str]:
         yield "torch.compile cannot trace the C step"
     if path == "c" and library() is None:
         yield str(available())
+    if path == "triton" and torch.compiler.is_compiling():
+        yield "torch.compile traces the foreach path and makes its own Triton kernels from it"
 
 
 def _obstacles_of(path: str, rule: StepRule, x: Tensor, g: Tensor, state: dict[str, Any]) -> Iterator[str]:
@@ -119,8 +141,11 @@ def _obstacles_of(path: str, rule: StepRule, x: Tensor, g: Tensor, state: dict[s
     expected = state_dtype(x, rule.state_dtype)
     if any(m.dtype != expected for m in averages):
         yield f"its averages are in {averages[0].dtype}; those of a parameter in {x.dtype} should be in {expected}"
-    if path == "foreach":
-        return
+    if path in _OBSTACLES:
+        yield from _OBSTACLES[path](x, g, averages)
+
+
+def _obstacles_of_c(x: Tensor, g: Tensor, averages: list[Tensor]) -> Iterator[str]:
     if not x.is_cpu:
         yield f"the C step needs CPU memory, and the parameter is on {x.device}"
     if x.dtype not in (torch.float32, torch.float64, torch.bfloat16):
@@ -129,6 +154,36 @@ def _obstacles_of(path: str, rule: StepRule, x: Tensor, g: Tensor, state: dict[s
         yield f"the C step needs a gradient on the CPU in {x.dtype}, and this one has {g.dtype} on {g.device}"
     if not is_dense(x) or not all(same_layout(m, x) for m in averages):
         yield "the C step needs tensors without gaps in memory, all with the same strides"
+
+
+def _obstacles_of_triton(x: Tensor, g: Tensor, averages: list[Tensor]) -> Iterator[str]:
+    unavailable = triton_launch.why_unavailable(x.device)
+    if unavailable is not None:
+        yield unavailable
+    if x.dtype not in {dtype for dtype, _ in triton_launch.KINDS}:
+        yield f"the Triton step computes in float32, float64, bfloat16 and float16, and the parameter has {x.dtype}"
+    if g.dtype != x.dtype or g.device != x.device:
+        yield f"the Triton step needs a gradient on {x.device} in {x.dtype}, and this one has {g.dtype} on {g.device}"
+    if not is_dense(x) or not all(m.device == x.device and same_strides(m, x) for m in averages):
+        yield "the Triton step needs tensors without gaps in memory, all with the same strides"
+
+
+_OBSTACLES = {"c": _obstacles_of_c, "triton": _obstacles_of_triton}
+
+
+def _triton_group(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]]) -> None:
+    """Take the Triton step, or the foreach step if "auto" chose it and it does not compile."""
+    copies = [
+        g if same_strides(g, x) and not g.is_neg() else torch.empty_like(x).copy_(g)
+        for x, g in zip(xs, gs, strict=True)
+    ]
+    if triton_launch.step(rule, xs, copies, states):
+        return
+    reason = next(filter(None, (triton_launch.why_unavailable(x.device) for x in xs)), "it refused the parameters")
+    if rule.implementation == "triton":
+        raise RuntimeError(f"implementation='triton': {reason}; use 'auto', which falls back to foreach")
+    _warn_once_about_triton(xs[0].device)
+    foreach_group(rule, xs, gs, states)
 
 
 def _compiled_group(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]]) -> None:
@@ -146,3 +201,9 @@ def _compiled_group(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: 
 @functools.cache
 def _warn_once() -> None:
     logging.getLogger("semaopt").warning("semaopt: %s. Until then steps on the CPU take longer", available())
+
+
+@functools.cache
+def _warn_once_about_triton(device: torch.device) -> None:
+    reason = triton_launch.why_unavailable(device)
+    logging.getLogger("semaopt").warning("semaopt: %s. Until then steps on %s take the foreach path", reason, device)

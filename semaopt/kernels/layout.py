@@ -11,7 +11,12 @@ PLAIN = frozenset({Tensor, torch.nn.Parameter})
 
 def same_layout(a: Tensor, x: Tensor) -> bool:
     """Return whether a and x are on the CPU with the same shape and order of elements."""
-    if a.shape != x.shape or not (a.is_cpu and x.is_cpu) or a.layout != torch.strided:
+    return a.is_cpu and x.is_cpu and a.layout == torch.strided and same_strides(a, x)
+
+
+def same_strides(a: Tensor, x: Tensor) -> bool:
+    """Return whether a and x have the same shape and order of elements; strides of dimensions of size 1 are ignored."""
+    if a.shape != x.shape:
         return False
     strides = zip(a.shape, a.stride(), x.stride(), strict=True)
     return x.numel() <= 1 or all(size == 1 or mine == its for size, mine, its in strides)

@@ -29,7 +29,7 @@ class StepRule:
         bias_correction: whether averages start at 0 and are divided by their weight.
         maximize: whether to ascend.
         differentiable: whether to record a graph of the step.
-        implementation: ``"auto"``, ``"c"``, ``"foreach"`` or ``"loop"``.
+        implementation: ``"auto"``, ``"c"``, ``"triton"``, ``"foreach"`` or ``"loop"``.
         state_dtype: dtype that the averages are stored in; None means that of the arithmetic.
 
     >>> from semaopt.kernels import StepRule

@@ -1,14 +1,15 @@
-"""The min-max objective of AUC maximization: differentiated by torch, and in closed form for one class on the CPU."""
+"""The min-max objective of AUC maximization: differentiated by torch, and in closed form for one class."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from semaopt.kernels.auc import Numbers, auc, auc_loop
+from semaopt.kernels.auc import DeviceResult, Numbers, auc, auc_loop, auc_on_device
 from semaopt.losses._labels import is_positive, is_present, refuse
 from semaopt.losses._scores import SCORES
 
@@ -74,18 +75,80 @@ class ClosedForm(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         rest = (None,) * 5
         if torch.is_grad_enabled():  # create_graph=True
-            scores, s, r, y, labels, p = ctx.saved_tensors
-            w = is_positive(labels, scores.dtype, validate=False).reshape(-1, 1)
-            present = is_present(labels)
-            present = None if present is None else present.reshape(-1, 1)
-            value = objective(SCORES[ctx.score](scores.reshape(-1, 1)), w, present, p, s, r, y, ctx.margin)
-            wanted = [z for z, need in zip((scores, s, r, y), ctx.needs_input_grad, strict=False) if need]
-            found = iter(torch.autograd.grad(value, wanted, g, create_graph=True))
-            return *(next(found) if need else None for need in ctx.needs_input_grad[:4]), *rest
+            return *_differentiable_gradients(ctx, g), *rest
         at, outer = ctx.found, g.item()
         numbers = [outer * at.by_s, outer * at.by_r, outer * at.by_y]
         by_variables = torch.tensor(numbers, dtype=g.dtype, device=g.device).view(3, 1).unbind()
         return at.by_scores * g, *by_variables, *rest
+
+
+def objective_on_device(  # noqa: PLR0917  # the arguments of ClosedForm
+    scores: Tensor,
+    s: Tensor,
+    r: Tensor,
+    y: Tensor,
+    labels: Tensor,
+    p: Tensor,
+    margin: float,
+    score: str,
+    validate: bool,
+) -> Tensor | None:
+    """Return :func:`objective` of one class by a Triton kernel, or None if it does not support these tensors.
+
+    Nothing waits for the device unless labels are validated.
+    """
+    with torch.no_grad():
+        variables = torch.cat([p, s, r, y]).to(torch.float64)
+        found = auc_on_device(scores, labels, variables, margin, sigmoid=score == "sigmoid")
+    if found is None:
+        return None
+    if validate and found.numbers[-1].item():
+        refuse(labels)
+    value: Tensor = ClosedFormOnDevice.apply(  # type: ignore[no-untyped-call]
+        scores, s, r, y, labels, p, margin, score, found
+    )
+    return value
+
+
+class ClosedFormOnDevice(torch.autograd.Function):
+    """:class:`ClosedForm` with a result that is on the device already."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0917  # torch differentiates with respect to each argument
+        ctx: Any,
+        scores: Tensor,
+        s: Tensor,
+        r: Tensor,
+        y: Tensor,
+        labels: Tensor,
+        p: Tensor,
+        margin: float,
+        score: str,
+        found: DeviceResult,
+    ) -> Tensor:
+        ctx.save_for_backward(scores, s, r, y, labels, p)
+        ctx.found, ctx.margin, ctx.score = found, margin, score
+        return found.numbers[0].to(scores.dtype, copy=True)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        rest = (None,) * 5
+        if torch.is_grad_enabled():  # create_graph=True
+            return *_differentiable_gradients(ctx, g), *rest
+        by_variables = (ctx.found.numbers[1:4] * g).to(g.dtype).view(3, 1).unbind()
+        return ctx.found.by_scores * g, *by_variables, *rest
+
+
+def _differentiable_gradients(ctx: Any, g: Tensor) -> Iterator[Tensor | None]:
+    """Return the gradients by scores, s, r and y with a graph, or None where none is needed."""
+    scores, s, r, y, labels, p = ctx.saved_tensors
+    w = is_positive(labels, scores.dtype, validate=False).reshape(-1, 1)
+    present = is_present(labels)
+    present = None if present is None else present.reshape(-1, 1)
+    value = objective(SCORES[ctx.score](scores.reshape(-1, 1)), w, present, p, s, r, y, ctx.margin)
+    wanted = [z for z, need in zip((scores, s, r, y), ctx.needs_input_grad, strict=False) if need]
+    found = iter(torch.autograd.grad(value, wanted, g, create_graph=True))
+    return (next(found) if need else None for need in ctx.needs_input_grad[:4])
 
 
 def is_eager() -> bool:

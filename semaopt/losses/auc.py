@@ -12,7 +12,7 @@ from torch.nn import Parameter
 
 from semaopt._validation import is_real, require
 from semaopt._variables import declare
-from semaopt.losses._auc_objective import ClosedForm, is_eager, objective
+from semaopt.losses._auc_objective import ClosedForm, is_eager, objective, objective_on_device
 from semaopt.losses._labels import count_priors, is_positive, is_present, one_hot
 from semaopt.losses._monitors import Batch, FirstBatches, warn
 from semaopt.losses._scores import SCORES, validate_score
@@ -223,11 +223,13 @@ class AUCMinMax(nn.Module):
         if not scores.dtype == dtype == variables[1].dtype:
             variables = tuple(z.to(dtype) for z in variables)
         h, p, s, r, y = variables
+        single = (h, s, r, y, labels, p, self.margin, self.score, validate)
+        value: Tensor | None = None
         if p.shape[0] == 1 and h.is_cpu and labels.is_cpu and eager:
-            value: Tensor = ClosedForm.apply(  # type: ignore[no-untyped-call]
-                h, s, r, y, labels, p, self.margin, self.score, validate
-            )
-        else:
+            value = ClosedForm.apply(*single)  # type: ignore[no-untyped-call]
+        elif p.shape[0] == 1 and h.is_cuda and labels.is_cuda and eager:
+            value = objective_on_device(*single)
+        if value is None:
             h = SCORES[self.score](h.reshape(-1, len(p)))
             w, present = self._weights(labels, dtype, validate)
             value = objective(h, w, present, p, s, r, y, self.margin)

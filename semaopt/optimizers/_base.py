@@ -321,7 +321,7 @@ class SemaOptimizer(Optimizer):
                 validate_state(group, self.state.get(xs[0]), k)
             if len(self.param_groups) > 1:  # with one group the step raises before anything has changed
                 require_dense(group, xs, gs, k)
-            if group.get("implementation", "auto") in ("c", "foreach"):
+            if group.get("implementation", "auto") in ("c", "triton", "foreach"):
                 dispatch.validate(rule_of(group), xs, gs, [self.state.get(x, {}) for x in xs])
             found.append((group, xs, gs))
         return found

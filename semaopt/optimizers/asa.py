@@ -43,9 +43,9 @@ class ASA(SemaOptimizer):
             clip.
         differentiable: let gradients flow through the step, at the cost of copies.
         implementation: ``"auto"`` takes the fastest supported path: ``"c"``, the compiled step for plain CPU
-            tensors (see :func:`semaopt.kernels.available`); ``"foreach"``, on any device and inside torch.compile;
-            ``"loop"``, the readable definition, for everything else. A path that does not support a
-            parameter raises an error with the reason.
+            tensors (see :func:`semaopt.kernels.available`); ``"triton"``, one kernel for plain CUDA tensors;
+            ``"foreach"``, on any device and inside torch.compile; ``"loop"``, the readable definition, for everything
+            else. A path that does not support a parameter raises an error with the reason.
         state_dtype: ``torch.bfloat16`` stores v and u of float32 and bf16 parameters in bf16 with stochastic rounding:
             half the memory of the averages, and a faster step where memory is the limit.
         rounding_seed: seed of that rounding; ranks that train one model together must share it.

@@ -166,7 +166,8 @@ def test_request_unsupported_by_the_c_step(wish, group, text):
 
 def test_unknown_implementation():
     with pytest.raises(
-        ValueError, match=r"implementation='cuda' is invalid: it must be one of 'auto', 'c', 'foreach', 'loop'"
+        ValueError,
+        match=r"implementation='cuda' is invalid: it must be one of 'auto', 'c', 'triton', 'foreach', 'loop'",
     ):
         semaopt.ASA([parameter(1)], implementation="cuda")
 
