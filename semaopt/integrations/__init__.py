@@ -1,1 +1,4 @@
-"""Integrations with scikit-learn and Lightning; each module imports its library, so none is imported here."""
+"""Integrations with scikit-learn, Lightning and Hugging Face.
+
+Each module imports its library, so none is imported here.
+"""
