@@ -192,6 +192,7 @@ METHODS = [
     two_levels(semaopt.SMB, "[series, adam+]", inverse=semaopt.hypergradient.NeumannSeries(3, 2.0), scaling="adam+"),
     two_levels(semaopt.SMB, "[cg, amsgrad]", inverse=semaopt.hypergradient.CG(2), scaling="amsgrad"),
     two_levels(semaopt.SMB, "[exact, adafom]", inverse=semaopt.hypergradient.Exact(), scaling="adafom"),
+    two_levels(semaopt.SMB, "[first order, adabound]", inverse=semaopt.hypergradient.FirstOrder(), scaling="adabound"),
     two_levels(semaopt.SBMA, lacks=(*PLAIN, "weight_decay", "freezing"), lam=0.5, c_fy=5.0, c_gxy=2.0),
     two_levels(semaopt.baselines.BSA, lacks=(*PLAIN, "weight_decay"), lower_steps=2),
     two_levels(semaopt.baselines.TTSA, lacks=(*PLAIN, "weight_decay")),

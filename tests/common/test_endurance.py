@@ -33,8 +33,9 @@ def test_memory_does_not_grow(method):
         gc.collect()
         return int(STATM.read_text().split()[1]) * 4096, sys.getallocatedblocks(), tensors()
 
-    seen = [take(steps // 10), *(take(steps) for _ in range(3))]
-    # A leak grows in every measured interval; a one-time allocation grows in only one of them.
+    # A leak grows in every measured interval; a one-time allocation grows in only one of them. A method whose rule
+    # changes at every step (SBMA, BSA) fills the cache of packed rules, 256 entries, before the last intervals.
+    seen = [take(steps // 10), *(take(steps) for _ in range(3 if method.advance is descend else 7))]
     memory, blocks, alive = zip(*([b - a for a, b in zip(*pair, strict=True)] for pair in pairwise(seen)), strict=True)
     assert min(memory) < 8 << 20
     assert min(blocks) < steps, "Python objects"

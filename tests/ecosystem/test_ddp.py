@@ -7,8 +7,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+import semaopt
 from semaopt.schedules import Stagewise
-from tests.ecosystem.problem import OPTIONS, asa, assert_close, assert_same, batches, networks, train
+from tests.ecosystem.problem import OPTIONS, asa, assert_close, assert_same, batches, networks, train, values
 from tests.ecosystem.processes import half, run_on_two
 
 
@@ -19,13 +20,17 @@ def compare_with_one_process(rank, folder):
         for wrap, mine in ((lambda model: model, data), (DistributedDataParallel, half(rank, data))):
             model = networks()
             optimizer = asa(model, **options)
-            results.append(train(wrap(model), optimizer, mine, Stagewise(optimizer, every=2, factor=0.5)))
-        alone, together = results
-        assert_close(together, alone)
-        first = {name: x.clone() for name, x in together.items()}
-        for x in first.values():
-            dist.broadcast(x, src=0)
-        assert_same(together, first)
+            iterates = semaopt.Iterates(optimizer, keep=("average",), average="polynomial", power=3)
+            last = train(wrap(model), optimizer, mine, Stagewise(optimizer, every=2, factor=0.5))
+            with iterates.use("average"):
+                average = values(model)
+            results.append((last, average))
+        for alone, together in zip(*results, strict=True):
+            assert_close(together, alone)
+            first = {name: x.clone() for name, x in together.items()}
+            for x in first.values():
+                dist.broadcast(x, src=0)
+            assert_same(together, first)
 
 
 def test_two_processes_equal_one(tmp_path):

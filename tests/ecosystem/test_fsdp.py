@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 import semaopt
 from semaopt.estimator import COUNTERS
 from semaopt.schedules import Follow, Stagewise
-from tests.ecosystem.problem import OPTIONS, asa, assert_close, assert_same, batches, networks, train
+from tests.ecosystem.problem import OPTIONS, asa, assert_close, assert_same, batches, networks, train, values
 from tests.ecosystem.processes import half, run_on_two
 
 
@@ -32,9 +32,11 @@ def compare_with_one_process(rank, folder):
         results = []
         for model, mine in ((networks(), data), (sharded(), half(rank, data))):
             optimizer = asa(model, **options)
-            iterates = semaopt.Iterates(optimizer, keep=("average",))
+            iterates = semaopt.Iterates(optimizer, keep=("average",), average="polynomial", power=3)
             last = train(model, optimizer, mine, Stagewise(optimizer, every=2, factor=0.5))
-            results.append((last, dict(enumerate(iterates.average()))))
+            with iterates.use("average"):
+                average = values(model)
+            results.append((last, average))
         for alone, together in zip(*results, strict=True):
             assert all(isinstance(x, DTensor) for x in together.values())
             assert_close({name: x.full_tensor() for name, x in together.items()}, alone)
@@ -45,6 +47,31 @@ def compare_with_one_process(rank, folder):
 
 def test_two_processes_equal_one(tmp_path):
     assert run_on_two(compare_with_one_process, tmp_path)
+
+
+def resume_the_average(rank, folder):
+    data = half(rank, batches(6))
+    options = {"keep": ("average",), "average": "polynomial", "power": 3, "every": 2}
+    model = sharded()
+    optimizer = asa(model)
+    iterates = semaopt.Iterates(optimizer, **options)
+    train(model, optimizer, data[:3])
+    iterates.remove()
+    resumed = semaopt.Iterates(optimizer, **options)
+    resumed.load_state_dict(iterates.state_dict())
+    train(model, optimizer, data[3:])
+
+    whole = sharded()
+    optimizer = asa(whole)
+    uninterrupted = semaopt.Iterates(optimizer, **options)
+    train(whole, optimizer, data)
+    pairs = zip(resumed.average(), uninterrupted.average(), strict=True)
+    assert all(torch.equal(left.to_local(), right.to_local()) for left, right in pairs)
+    assert resumed.t == 6
+
+
+def test_the_sharded_average_resumes_to_the_bit(tmp_path):
+    assert run_on_two(resume_the_average, tmp_path)
 
 
 def parts(seed, **options):
