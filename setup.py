@@ -5,6 +5,7 @@ succeeds without the library, and ``semaopt.kernels.available()`` returns the re
 """
 
 import subprocess
+import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -12,12 +13,14 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 HOME = Path("semaopt/kernels")  # setuptools requires paths relative to this file
+SUFFIX = ".dll" if sys.platform == "win32" else ".so"  # loader.py has the same names
 FLAGS = [
     *("-std=gnu11", "-O3", "-g0", "-fPIC", "-pthread", "-fvisibility=hidden"),
     "-fopenmp-simd",  # enable only "omp simd"; threads come from torch's OpenMP runtime
     *("-fno-math-errno", "-fno-trapping-math"),  # compile sqrt to one instruction
     "-ffp-contract=off",  # bitwise equal results on every instruction set
 ]
+MSVC_FLAGS = ["/std:c11", "/O2", "/fp:precise"]  # no contraction, as above
 
 
 def reason(error):
@@ -38,7 +41,7 @@ class BuildStep(build_ext):
 
     def get_ext_filename(self, fullname):
         """Return a file name without a Python version, since ctypes loads the library."""
-        return str(Path(*fullname.split(".")).with_suffix(".so"))
+        return str(Path(*fullname.split(".")).with_suffix(SUFFIX))
 
     def get_export_symbols(self, ext):
         """Return the declared symbols only: there is no PyInit function."""
@@ -49,6 +52,8 @@ class BuildStep(build_ext):
         library = Path(self.get_ext_fullpath(ext.name))
         failure = library.with_suffix(".failed")
         failure.unlink(missing_ok=True)
+        if self.compiler.compiler_type == "msvc":
+            ext.extra_compile_args, ext.extra_link_args = MSVC_FLAGS, []
         try:
             super().build_extension(ext)
         except Exception as error:
@@ -78,7 +83,7 @@ class TaggedWheel(bdist_wheel):
 
     def get_tag(self):
         """Return the PEP 425 compatibility tag."""
-        built = Path(self.get_finalized_command("build_ext").build_lib, HOME, "_step.so").exists()
+        built = Path(self.get_finalized_command("build_ext").build_lib, HOME, f"_step{SUFFIX}").exists()
         return "py3", "none", super().get_tag()[2] if built else "any"
 
 
@@ -87,7 +92,7 @@ setup(
         Extension(
             "semaopt.kernels._step",
             sources=[str(HOME / name) for name in ("step.c", "table.c", "threads.c", "stream.c", "auc.c")],
-            depends=[str(HOME / name) for name in ("step.h", "arithmetic.h", "numbers.h")],
+            depends=[str(HOME / name) for name in ("step.h", "arithmetic.h", "numbers.h", "compiler.h")],
             extra_compile_args=FLAGS,
             extra_link_args=["-pthread", "-lm"],
             optional=True,

@@ -22,7 +22,7 @@ CLEAN = {name: value for name, value in os.environ.items() if name != "PYTHONPAT
 def packaged(suffixes=None, but=()):
     """Return the files of the package with their names inside the distributions."""
     files = (path for path in (ROOT / "semaopt").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    known = [path for path in files if path.suffix not in {".so", ".failed", *but}]
+    known = [path for path in files if path.suffix not in {".so", ".dll", ".failed", *but}]
     return {path.relative_to(ROOT).as_posix() for path in known if suffixes is None or path.suffix in suffixes}
 
 

@@ -41,7 +41,7 @@ def code_digest(places: Sequence[str]) -> str:
     # be newer than the library. Equal sources and an equal compiler give equal bytes, so a rebuild keeps the keys.
     folders = [root / name for name in places]
     files = [path for place in folders for path in (place.rglob("*") if place.is_dir() else (place,))]
-    for path in sorted(path for path in files if path.suffix in {".py", ".so"} and path.is_file()):
+    for path in sorted(path for path in files if path.suffix in {".py", ".so", ".dll"} and path.is_file()):
         code.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return code.hexdigest()
 

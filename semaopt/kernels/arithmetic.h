@@ -6,7 +6,7 @@
  *   RANDOM            defined if STORE_S uses its random bits
  *
  * Each operation consists of a span, which the compiler vectorizes, and an outer loop over blocks, which prefetches.
- * "omp simd" asserts that elements are independent; x and g may share memory. A span is compiled three times: with all
+ * SIMD asserts that elements are independent; x and g may share memory. A span is compiled three times: with all
  * options; plain, without the operations that are no-ops in this step; and HELD, which is plain plus AdaBound's bounds
  * on u. */
 
@@ -70,7 +70,7 @@ INLINE AT NAME(moved)(AT x, AT v, AT root, const NAME(rates) *r, int plain) {
 /* Line 3, and line 5 with a single scaling s for all coordinates; eta includes s. */
 INLINE void NAME(shb_span)(XT *x, const XT *g, ST *v, int n, NAME(rates) r, uint32_t first, int plain) {
     FIRST_BITS;
-#pragma omp simd
+    SIMD
     for (int i = 0; i < n; i++) {
         BITS(i);
         AT xi = LOAD_X(x[i]), gi = NAME(gradient)(g[i], xi, &r, plain);
@@ -82,7 +82,7 @@ INLINE void NAME(shb_span)(XT *x, const XT *g, ST *v, int n, NAME(rates) r, uint
 
 INLINE void NAME(adam_span)(XT *x, const XT *g, ST *v, ST *u, int n, NAME(rates) r, uint32_t first, int plain) {
     FIRST_BITS;
-#pragma omp simd
+    SIMD
     for (int i = 0; i < n; i++) {
         BITS(i);
         AT xi = LOAD_X(x[i]), gi = NAME(gradient)(g[i], xi, &r, plain);
@@ -97,7 +97,7 @@ INLINE void NAME(adam_span)(XT *x, const XT *g, ST *v, ST *u, int n, NAME(rates)
 
 INLINE void NAME(amsgrad_span)(XT *x, const XT *g, ST *v, ST *u, ST *u_max, int n, NAME(rates) r, uint32_t first, int plain) {
     FIRST_BITS;
-#pragma omp simd
+    SIMD
     for (int i = 0; i < n; i++) {
         BITS(i);
         AT xi = LOAD_X(x[i]), gi = NAME(gradient)(g[i], xi, &r, plain);
@@ -114,7 +114,7 @@ INLINE void NAME(amsgrad_span)(XT *x, const XT *g, ST *v, ST *u, ST *u_max, int 
 }
 
 INLINE void NAME(ascend_span)(XT *y, const XT *g, int n, NAME(rates) r) {
-#pragma omp simd
+    SIMD
     for (int i = 0; i < n; i++) y[i] = STORE_X(NAME(clamp)(LOAD_X(y[i]) + r.eta * LOAD_X(g[i]), r.u_lo, r.u_hi));
 }
 

@@ -22,7 +22,7 @@ from semaopt.kernels.layout import PLAIN
 #: Version of the interface, also in step.h: a library built from other sources is not used.
 INTERFACE = 8
 HERE = Path(__file__).parent
-LIBRARY = HERE / "_step.so"
+LIBRARY = HERE / ("_step.dll" if sys.platform == "win32" else "_step.so")
 #: Written by setup.py if compiling failed, with the reason.
 FAILURE = HERE / "_step.failed"
 #: Environment variable; 1 disables the compiled step.
@@ -91,6 +91,8 @@ def _address(function: Any) -> int:
 
 def _use_threads(c: ctypes.CDLL) -> str:
     """Pass GOMP_parallel of torch's OpenMP runtime to the library; return the name of the runtime, or ""."""
+    if sys.platform == "win32":
+        return ""  # Intel's runtime has no GOMP_parallel there
     home = Path(torch.__file__).parent / "lib"
     bundled = [p for pattern in ("libgomp*", "libiomp5*", "libomp*") for p in sorted(home.glob(pattern))]
     for path in (*bundled, None):
@@ -151,7 +153,7 @@ def _load() -> tuple[Library | None, Availability]:
         return None, Availability(False, f"switched off by {SWITCH}={os.environ[SWITCH]}")
     if not LIBRARY.exists():
         reason = FAILURE.read_text().strip() if FAILURE.exists() else "this copy of semaopt was never built"
-        remedy = "install a C compiler (gcc or clang), then install semaopt again"
+        remedy = "install a C compiler (gcc, clang or MSVC), then install semaopt again"
         return None, Availability(False, f"the C step is not compiled: {reason}; {remedy}")
     try:
         library = Library(LIBRARY)

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define INLINE static inline __attribute__((always_inline))
+#include "compiler.h"
 
 enum { BLOCK = 64 }; /* elements processed per block */
 

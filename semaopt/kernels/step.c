@@ -18,7 +18,7 @@ enum { AHEAD = 256 }; /* prefetch distance in elements; one prefetch per block *
 
 #define PREFETCH(p, bytes)                                        \
     for (int line = 0; line < (int)(bytes); line += 64)           \
-    __builtin_prefetch((const char *)(p) + line, 0)
+    PREFETCH_LINE((const char *)(p) + line)
 
 /* ---- arithmetic, once per storage type --------------------------------------------------------------------------- */
 
@@ -129,7 +129,7 @@ typedef struct {
 #define NO_TARGET
 INSTRUCTION_SET(NO_TARGET, portable)
 
-#if defined(__x86_64__)
+#if defined(INSTRUCTION_SETS)
 #define AVX2 "avx2,fma,bmi,bmi2,lzcnt"
 #define AVX512 AVX2 ",avx512f,avx512bw,avx512dq,avx512vl"
 #if defined(__clang__)
@@ -148,7 +148,7 @@ EXPORT int semaopt_interface(void) { return INTERFACE; }
 /* Select an instruction set: 0 portable, 1 AVX2, 2 AVX-512. Returns 1 on success, 0 if this machine does not have
  * it. */
 EXPORT int semaopt_use_isa(int isa) {
-#if defined(__x86_64__)
+#if defined(INSTRUCTION_SETS)
     __builtin_cpu_init();
     if (isa == 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {

@@ -4,9 +4,9 @@
 
 #include <stdint.h>
 
-struct DLTensor;
+#include "compiler.h"
 
-#define EXPORT __attribute__((visibility("default")))
+struct DLTensor;
 
 /* Version of the structs and functions used from Python: increment it when they change. loader.py has the same
  * number. */

@@ -3,8 +3,11 @@
 
 #include "step.h"
 
-#include <pthread.h>
 #include <stddef.h>
+
+#if !defined(_WIN32)
+#include <pthread.h>
+#endif
 
 /* GOMP_parallel(f, argument, threads, flags), the entry point of libgomp; Intel's and LLVM's runtimes have it too. */
 typedef void Parallel(void (*)(void *), void *, unsigned, unsigned);
@@ -12,12 +15,16 @@ static Parallel *parallel;
 
 /* After fork() the runtime would wait forever for threads that do not exist in the child. */
 static int in_child;
+#if !defined(_WIN32)
 static void after_fork(void) { in_child = 1; }
+#endif
 
 EXPORT void semaopt_use_threads(Parallel *given) {
-    static int registered;
     parallel = given;
+#if !defined(_WIN32)
+    static int registered;
     if (!registered) registered = pthread_atfork(NULL, NULL, after_fork) == 0;
+#endif
 }
 
 /* Number of threads to use, given the requested number. */
@@ -36,7 +43,7 @@ typedef struct {
 static void take_chunks(void *argument) {
     Job *job = argument;
     int64_t k;
-    while ((k = __atomic_fetch_add(&job->next, job->run, __ATOMIC_RELAXED)) < job->chunks)
+    while ((k = fetch_add(&job->next, job->run)) < job->chunks)
         for (int64_t end = k + job->run < job->chunks ? k + job->run : job->chunks; k < end; k++)
             job->chunk(job->argument, k);
 }

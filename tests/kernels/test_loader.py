@@ -126,5 +126,5 @@ def test_wheel_with_the_library_fits_one_platform_and_every_python(tmp_path):
     names = zipfile.ZipFile(wheel).namelist()
     assert "-py3-none-" in wheel.name
     assert not wheel.name.endswith("-any.whl")
-    assert "semaopt/kernels/_step.so" in names
+    assert f"semaopt/kernels/{loader.LIBRARY.name}" in names
     assert not [name for name in names if name.endswith((".c", ".h", ".failed"))]
