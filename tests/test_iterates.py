@@ -251,13 +251,13 @@ def test_wrong_use():
     ):
         semaopt.Iterates(optimizer, keep=("best",))
     iterates = semaopt.Iterates(optimizer, keep=("average",))
-    with pytest.raises(RuntimeError, match="no 'average' iterate after 0 steps"):
+    with pytest.raises(RuntimeError, match=r"no 'average' iterate after 0 steps\. Take a step first"):
         iterates.average()
     take(x, optimizer, 1)
     for asked in (iterates.sampled, iterates.estimate):
         with pytest.raises(RuntimeError, match=r"iterate: this object keeps average\. Pass keep=\('sampled',\)"):
             asked()
-    with pytest.raises(RuntimeError, match=r"keeps nothing\. Pass keep=\('average',\)"):
+    with pytest.raises(RuntimeError, match=r"no 'average' iterate: this object keeps nothing\. Pass keep=\('average',\)"):
         semaopt.Iterates(optimizer, keep=()).average()
     with pytest.raises(ValueError, match=r"which='best' is invalid: it must be one of sampled, average, last"):
         iterates.place("best")

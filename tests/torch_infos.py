@@ -59,11 +59,15 @@ REPLACED_ERRORS = {
 ADDITIONAL_ERRORS = [
     ({"lr": -1e-2}, ValueError, r"lr=-0\.01 is invalid: it must be a finite number >= 0\. Try 1e-3"),
     ({"lr": float("nan")}, ValueError, r"lr=nan is invalid: it must be a finite number >= 0"),
-    ({"beta": 1.0}, ValueError, r"beta=1\.0 is invalid: it must lie in \[0, 1\)\. Try beta=0\.9; gamma ="),
+    (
+        {"beta": 1.0},
+        ValueError,
+        r"beta=1\.0 is invalid: it must lie in \[0, 1\)\. Try beta=0\.9; gamma = 1 - beta is the weight of a new sample",
+    ),
     (
         {"weight_decay": -1.0},
         ValueError,
-        r"weight_decay=-1\.0 is invalid: it must be a finite number >= 0\. 0\.0 turns",
+        r"weight_decay=-1\.0 is invalid: it must be a finite number >= 0\. 0\.0 turns it off",
     ),
     ({"clip_scaling": (2.0, 1.0)}, ValueError, r"clip_scaling=\(2\.0, 1\.0\) is invalid: it must be \(c_l, c_u\)"),
     ({"maximize": "yes"}, ValueError, r"maximize='yes' is invalid: it must be True or False"),

@@ -522,13 +522,13 @@ def test_compiled_loss_equals_eager():
     torch.testing.assert_close(torch.compile(auc, fullgraph=True)(h, 2 * b - 1), auc(h, b))
 
 
-def train(kind, steps=300, **options):
+def train(kind, steps=300, score="linear", **options):
     """Train a linear model on two overlapping clouds, 10% positive, and return its AUC."""
     generator = torch.Generator().manual_seed(0)
     b = (torch.rand(400, generator=generator) < 0.1).long()
     a = torch.randn(400, 5, generator=generator) + b[:, None] * torch.tensor([2.0, -1.0, 0.5, 0.0, 0.0])
     torch.manual_seed(0)
-    model, auc = torch.nn.Linear(5, 1), AUCMinMax.from_labels(b, score="linear")
+    model, auc = torch.nn.Linear(5, 1), AUCMinMax.from_labels(b, score=score)
     optimizer = kind(primal=[*model.parameters(), *auc.primal_parameters()], dual=auc.dual_parameters(), **options)
     for k in range(steps):
         part = torch.randint(400, (32,), generator=torch.Generator().manual_seed(k))
@@ -566,6 +566,15 @@ def test_every_method_trains_the_loss(kind, options):
     assert start < 0.7
     assert end > 0.9, end
     assert gap < 0.5, gap
+
+
+def test_the_default_rates_of_pdsm_train_the_loss():
+    """They were 1e-3 and 1e-2, which trained nothing."""
+    start, _ = train(semaopt.PDSM, steps=0, score="sigmoid")
+    old, _ = train(semaopt.PDSM, score="sigmoid", lr=1e-3, dual_lr=1e-2)
+    end, _ = train(semaopt.PDSM, score="sigmoid")
+    assert old < start + 0.1 < 0.8
+    assert end > 0.9, end
 
 
 @pytest.mark.parametrize(

@@ -171,12 +171,12 @@ def test_a_step_too_many_is_refused_and_changes_nothing():
         (lambda: Stage(0.1, 0.0, 1), r"gamma=0\.0 is invalid: it must lie in \(0, 1\]"),
         (
             lambda: Stage(0.1, 0.5, -1),
-            r"T=-1 is invalid: it must be a whole number >= 0\. The stage takes",
+            r"T=-1 is invalid: it must be a whole number >= 0\. The stage takes the steps 0\.\.T\.",
         ),
-        (lambda: Stage(0.1, "a", 3), r"gamma='a' is invalid: it must lie in \(0, 1\]. It is 1 - beta"),
+        (lambda: Stage(0.1, "a", 3), r"gamma='a' is invalid: it must lie in \(0, 1\]\. It is 1 - beta\."),
         (
             lambda: Stage(0.1, 0.5, 4.7),
-            r"T=4\.7 is invalid: it must be a whole number >= 0\. The stage takes",
+            r"T=4\.7 is invalid: it must be a whole number >= 0\. The stage takes the steps 0\.\.T\.",
         ),
         (lambda: Stage(0.1, 0.5, True), r"T=True is invalid: it must be a whole number >= 0"),
         (
@@ -198,7 +198,7 @@ def test_a_step_too_many_is_refused_and_changes_nothing():
         ),
         (
             lambda: Stages(make()[1], PLAN[:1]).load_state_dict({"k": 2}),
-            r"k=2 is invalid: it must be at most 1\. Pass the same",
+            r"k=2 is invalid: it must be at most 1\. Pass the same stages\.",
         ),
     ],
 )

@@ -153,6 +153,21 @@ def test_a_record_of_another_version_is_skipped_with_a_note(made, tmp_path):
     assert any("skipped an unreadable theorem check (KeyError" in text for text in notes)
 
 
+def test_a_record_of_an_older_layout_is_skipped_with_a_note(made, tmp_path):
+    """Trials without the field ``passed``, as versions before halving wrote them."""
+    folder = copied(made[0], tmp_path / "older")
+    with Store(folder / "runs.sqlite") as store:
+        (key, content) = next(iter(store.records(records.STUDY).items()))
+        for study in content["studies"]:
+            for trials in study["tuning"]["trials"].values():
+                for trial in trials:
+                    del trial["passed"]
+        store.put_record(records.STUDY, "tiny", key, content)
+    found = load.results([folder], "")
+    assert found.findings == ()
+    assert f"{folder}: skipped an unreadable record of a study (KeyError: 'passed')" in found.notes
+
+
 def test_a_record_with_an_unknown_method_is_skipped_with_a_note(made, tmp_path):
     folder = copied(made[0], tmp_path / "new")
     with Store(folder / "runs.sqlite") as store:
