@@ -18,7 +18,7 @@ from semaopt._validation import invalid, require, validate_beta, validate_bounds
 from semaopt.hypergradient import inverses
 from semaopt.kernels import StepRule, dispatch
 from semaopt.kernels.rounding import first_key, validate_state_dtype
-from semaopt.optimizers._groups import Defaults
+from semaopt.optimizers._groups import Betas, Defaults
 from semaopt.optimizers._nonfinite import NonFiniteGuard
 from semaopt.optimizers._roles import Roles
 from semaopt.optimizers._state import counter, restored, validate_saved, zero_state
@@ -77,7 +77,8 @@ _EQUIVALENTS = {
 def refuse_unknown(group: Mapping[str, Any], options: Mapping[str, Any], kind: str) -> None:
     """Raise for the first key of a param group that is not one of its options."""
     for name, value in group.items():
-        if name not in {*options} and name not in _EXTRA and not name.startswith("initial_"):
+        known = name in {*options} or name in _EXTRA or name.startswith("initial_") or isinstance(value, Betas)
+        if not known:
             remedy = _EQUIVALENTS.get(name, f"it has {', '.join(sorted(options))}")
             raise ValueError(f"{name}={value!r}: {kind} group has no such option; {remedy}")
 
@@ -256,6 +257,7 @@ class SemaOptimizer(Optimizer):
         super().add_param_group(group)
         for name in self.defaults.keys() - names:  # torch gives every group every default
             del group[name]
+        group["betas"] = Betas(group)
 
     def _options(self, role: str | None) -> dict[str, Any]:
         """Return the options that a group of this role starts from."""
@@ -404,6 +406,7 @@ class SemaOptimizer(Optimizer):
         for group in packed["param_groups"]:
             for name in _OBJECTS.keys() & group.keys():
                 group[name] = _OBJECTS[name].describe(group[name])
+            group["betas"] = tuple(group["betas"])
         return packed
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -460,6 +463,7 @@ class SemaOptimizer(Optimizer):
                     group[name] = _OBJECTS[name].restore(group[name], live[name])
             if "algorithm" in live:
                 group["algorithm"] = self._restored_algorithm(group["algorithm"])
+            group["betas"] = Betas(group)
             groups.append(group)
         return groups + packed[len(groups) :]
 

@@ -1,11 +1,14 @@
-"""The defaults of an optimizer, with an error for schedulers that would cycle a momentum of their own."""
+"""What tools written for torch's optimizers find in ours: errors or the momentum under torch's name."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, overload
 
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR
+
+from semaopt._validation import to_float
 
 
 class Defaults(dict[str, Any]):
@@ -13,6 +16,7 @@ class Defaults(dict[str, Any]):
 
     OneCycleLR and CyclicLR look for ``"momentum"`` in the defaults unless ``cycle_momentum=False``, and torch's error
     does not name that remedy. Torch has no hook to change it, so ``in`` looks up its caller in the calling frame.
+    ``"betas"`` is in the defaults, because every group has a :class:`Betas`.
     """
 
     def __contains__(self, name: object) -> bool:
@@ -22,4 +26,32 @@ class Defaults(dict[str, Any]):
                 f"{type(caller).__name__} cannot cycle the momentum of this optimizer, which is group['beta']. Pass "
                 "cycle_momentum=False; semaopt.schedules.Follow moves beta in proportion to lr."
             )
-        return super().__contains__(name)
+        return name == "betas" or super().__contains__(name)
+
+
+class Betas(Sequence[float]):
+    """The entry ``"betas"`` of a param group: a read-only view ``(beta,)`` for loggers.
+
+    Loggers such as Lightning's LearningRateMonitor read ``group["betas"][0]``. A view always has the present value,
+    whoever changes ``group["beta"]``. A group that is not averaged has momentum 0.
+
+    Args:
+        group: the param group.
+    """
+
+    def __init__(self, group: dict[str, Any]) -> None:
+        self._group = group
+
+    def __len__(self) -> int:
+        return 1
+
+    @overload
+    def __getitem__(self, i: int) -> float: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[float]: ...
+    def __getitem__(self, i: int | slice) -> float | Sequence[float]:
+        beta = self._group["beta"]
+        return (0.0 if beta is None else to_float(beta),)[i]
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))

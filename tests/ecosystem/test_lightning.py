@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import lightning
 import pytest
+import torch
+from lightning.pytorch.callbacks import LearningRateMonitor
+from lightning.pytorch.loggers.logger import DummyLogger
 from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
+import semaopt
 from semaopt.schedules import Follow, Stagewise
 from tests.ecosystem.problem import OPTIONS, asa, assert_same, batches, loss_of, networks, train, values
 
@@ -89,3 +96,52 @@ def test_equals_the_plain_loop(tmp_path):
     fit(module, tmp_path)
     assert_same(values(module.networks), values(model))
     assert not list(tmp_path.iterdir())
+
+
+class Recorder(DummyLogger):
+    def __init__(self):
+        super().__init__()
+        self.metrics = []
+
+    def log_metrics(self, metrics, step=None):
+        self.metrics.append(metrics)
+
+
+def test_the_learning_rate_monitor_logs_beta(tmp_path):
+    """Lightning's own class reads ``group["betas"][0]``; the value is that of each step, also after a resume."""
+
+    def monitored(module, epochs, **options):
+        logger = Recorder()
+        trainer = lightning.Trainer(
+            max_epochs=epochs, accelerator="cpu", devices=1, logger=logger, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=1, default_root_dir=tmp_path,
+            callbacks=[LearningRateMonitor("step", log_momentum=True)],
+        )  # fmt: skip
+        trainer.fit(module, DataLoader(DATA, batch_size=None), **options)
+        name = f"lr-ASA/pg{len(module.networks)}-momentum"
+        return trainer, [entry[name] for entry in logger.metrics if name in entry]
+
+    configure = SCHEDULES["stagewise, steps"]
+    module = Module(configure)
+    trainer, logged = monitored(module, 2)
+    start = asa(networks(), **OPTIONS[1]).param_groups[0]["beta"]
+    assert logged == [start] + [beta for _, beta in module.rates[:-1]]
+    assert len(set(logged)) == 3
+    trainer.save_checkpoint(tmp_path / "half.ckpt")
+    again = Module(configure, seed=1)
+    assert monitored(again, 4, ckpt_path=tmp_path / "half.ckpt")[1][0] == module.rates[-1][1]
+
+
+def test_betas_is_a_view_of_beta():
+    x, y = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
+    optimizer = semaopt.PDAda([x], [y], beta=torch.tensor(0.75))
+    for one in (optimizer, copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        assert [tuple(group["betas"]) for group in one.param_groups] == [(0.75,), (0.0,)]
+        one.param_groups[0]["beta"] = 0.5
+        assert one.param_groups[0]["betas"][0] == 0.5
+    assert optimizer.state_dict()["param_groups"][0]["betas"] == (0.5,)
+    semaopt.PDAda([{**group} for group in optimizer.param_groups])  # groups can be passed on
+    with pytest.raises(ValueError, match=r"betas=\(0.9, 0.999\): a primal group has no such option; pass beta=betas"):
+        optimizer.add_param_group(
+            {"params": [torch.nn.Parameter(torch.ones(1))], "role": "primal", "betas": (0.9, 0.999)}
+        )
