@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from semaopt.kernels.auc import Numbers, Result, auc
 from semaopt.losses import AUCMinMax, MeanAveragePrecision, PartialAUC
 from semaopt.optimizers import ASA, PDAda
 from semaopt.samplers import ClassBalanced
@@ -25,6 +26,7 @@ class Rows:
     def __init__(self, x: Array, mean: Array, scale: Array) -> None:
         self.sparse = not isinstance(x, np.ndarray)
         self.x = x.multiply(1 / scale).tocsr() if self.sparse else (x - mean) / scale
+        self._table: Tensor | None = None
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -40,8 +42,10 @@ class Rows:
         if self.sparse:
             yield from (self.dense(one.numpy()).to(**kind) for one in index)
         else:
-            table = torch.from_numpy(self.x).to(**kind)
-            yield from (table[one.to(table.device)] for one in index)
+            if self._table is None:
+                self._table = torch.from_numpy(self.x).to(**kind)
+            table = self._table
+            yield from (table.index_select(0, one.to(table.device)) for one in index)
 
     def chunks(self, size: int = 4096) -> Iterator[Tensor]:
         """Yield all rows in order."""
@@ -94,6 +98,35 @@ def perceptron(features: int, hidden: Iterable[int], outputs: int, generator: to
     return nn.Sequential(*layers[:-1])
 
 
+class Perceptron:
+    """Forward and backward pass of :func:`perceptron` without autograd, which takes longer than small layers compute.
+
+    Args:
+        network: what :func:`perceptron` returned.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
+
+    @torch.no_grad()
+    def forward(self, a: Tensor) -> Tensor:
+        """Return the scores without a graph and keep the inputs of the layers for :meth:`backward`."""
+        self.inputs = [a]
+        for layer in self.layers[:-1]:
+            self.inputs.append(torch.addmm(layer.bias, self.inputs[-1], layer.weight.t()).relu_())
+        last = self.layers[-1]
+        return torch.addmm(last.bias, self.inputs[-1], last.weight.t())
+
+    @torch.no_grad()
+    def backward(self, g: Tensor) -> None:
+        """Set the gradients of the parameters, given that of the scores."""
+        for k in reversed(range(len(self.layers))):
+            layer, h = self.layers[k], self.inputs[k]
+            layer.weight.grad, layer.bias.grad = g.t() @ h, g.sum(0)
+            if k > 0:
+                g = torch.ops.aten.threshold_backward(g @ layer.weight, h, 0)
+
+
 @dataclass(frozen=True)
 class Settings:
     """Hyper-parameters of the training."""
@@ -128,10 +161,14 @@ class Learner:
         settings: hyper-parameters.
         prior: share of positives of each label in the training data.
         device: where the network trains.
+        own: whether the network is not one of :func:`perceptron`.
     """
 
-    def __init__(self, network: nn.Module, settings: Settings, prior: Tensor, device: Any) -> None:
+    def __init__(
+        self, network: nn.Module, settings: Settings, prior: Tensor, device: Any, *, own: bool = False
+    ) -> None:
         self.network, self.settings, self.prior = network.to(device), settings, prior
+        self.perceptron = None if own else Perceptron(self.network)
         x = [x for x in network.parameters() if x.requires_grad]
         self.kind: dict[str, Any] = {"device": torch.device(device or "cpu"), "dtype": x[0].dtype}
         s = settings
@@ -192,19 +229,44 @@ class Learner:
         self.network.train()
         values, device = [], self.kind["device"]
         for a, batch in zip(rows.batches(order, self.kind), order, strict=True):
-            self.optimizer.zero_grad()
-            scores = self.network(a).reshape(len(batch), -1)
-            if scores.shape[1] != len(self.prior):
-                raise ValueError(
-                    f"module has {scores.shape[1]} outputs per example: it must have {len(self.prior)}, one score per "
-                    "label; for two classes that is one score, without a sigmoid"
-                )
-            b = labels[batch].to(device)
-            value = loss(scores, b) if self.auc is not None else loss(scores, b, batch.to(device))
-            value.backward()
+            index = batch.to(device)
+            values.append(self._differentiate(loss, a, labels.index_select(0, batch).to(device), index))
             self.optimizer.step()
-            values.append(value.detach())
-        return float(torch.stack(values).mean())
+        return sum(float(value) for value in values) / len(values)
+
+    def _differentiate(self, loss: nn.Module, a: Tensor, b: Tensor, index: Tensor) -> Tensor | float:
+        """Set the gradients of a batch and return its loss."""
+        if self.perceptron is not None:
+            scores = self.perceptron.forward(a)
+            found = self._auc(scores, b)
+            if found is not None:
+                self.perceptron.backward(found.by_scores)
+                return found.value
+        self.optimizer.zero_grad()
+        scores = self.network(a).reshape(len(a), -1) if self.perceptron is None else scores.requires_grad_()
+        if scores.shape[1] != len(self.prior):
+            raise ValueError(
+                f"module has {scores.shape[1]} outputs per example: it must have {len(self.prior)}, one score per "
+                "label; for two classes that is one score, without a sigmoid"
+            )
+        value: Tensor = loss(scores, b) if self.auc is not None else loss(scores, b, index)
+        value.backward()  # type: ignore[no-untyped-call]
+        if self.perceptron is not None:
+            assert scores.grad is not None
+            self.perceptron.backward(scores.grad)
+        return value.detach()
+
+    def _auc(self, scores: Tensor, b: Tensor) -> Result | None:
+        """Set the gradients of s, r and y and return that of the scores, or None if the kernel does not support it."""
+        loss = self.auc
+        if loss is None or len(self.prior) > 1 or not scores.is_cpu:
+            return None
+        numbers = Numbers(loss.prior.item(), loss.s.item(), loss.r.item(), loss.y.item(), loss.margin, sigmoid=True)
+        found = auc(scores, b, numbers)
+        if found is not None:
+            for x, g in ((loss.s, found.by_s), (loss.r, found.by_r), (loss.y, found.by_y)):
+                x.grad = torch.full_like(x, g)
+        return found
 
 
 def resample(weight: Array, generator: torch.Generator) -> Tensor:

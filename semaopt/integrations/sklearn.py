@@ -204,10 +204,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 self._standardization(X[train], weight[train])
             parts = [self._part(X, b, weight, rows) for rows in (train, held)]
             self._prior_counts = _count(parts[0])
-            if not again:
-                self._learner = Learner(self._network(generator), settings, self._prior(), self.device)
-            else:
-                self._learner = Learner(self.network_, settings, self._prior(), self.device)
+            self._learner = self._new_learner(self.network_ if again else self._network(generator), settings)
             self.network_ = self._learner.network
             self._train(parts[0], parts[1], generator)
             self._finish(parts[1] if len(held) else parts[0], "validation" if len(held) else "training")
@@ -241,7 +238,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             data = self._part(X, b, weight, np.arange(len(b)))
             self._prior_counts = self._prior_counts + _count(data)
             if first:
-                self._learner = Learner(self._network(generator), settings, self._prior(), self.device)
+                self._learner = self._new_learner(self._network(generator), settings)
             self._learner.set_prior(self._prior())
             self.network_ = self._learner.network
             start, learner = time.perf_counter(), self._learner
@@ -481,6 +478,9 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not isinstance(own, nn.Module):
             raise TypeError(f"module returned {type(own).__name__}: it must return a torch.nn.Module")
         return own
+
+    def _new_learner(self, network: nn.Module, settings: Settings) -> Learner:
+        return Learner(network, settings, self._prior(), self.device, own=self.module is not None)
 
     @contextlib.contextmanager
     def _isolated(self, generator: torch.Generator) -> Iterator[None]:

@@ -24,7 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from semaopt.integrations import _curves
+from semaopt.integrations import _curves, _fit
 from semaopt.integrations.sklearn import AUCClassifier
 
 FEW = "ignore:validation_fraction"
@@ -64,6 +64,28 @@ def test_a_linear_model_is_as_good_as_logistic_regression():
     reference = LogisticRegression(class_weight="balanced").fit(X, Y)
     ours, theirs = (roc_auc_score(TEST_Y, one.decision_function(TEST_X)) for one in (found, reference))
     assert ours > theirs - 0.02
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+@pytest.mark.parametrize("metric", ["auroc", "ap", "pauc"])
+@pytest.mark.parametrize("hidden", [(), (7, 5)])
+def test_the_direct_gradients_are_those_of_autograd(metric, labels, hidden, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    a, index = torch.randn(16, 6, generator=generator), torch.arange(16)
+    b = (torch.rand(16, labels, generator=generator) < 0.4).float()
+    if metric != "pauc":
+        b[3, 0] = torch.nan
+    settings = _fit.Settings(metric, 1e-3, 1e-2, 0.9, 0.0, 16, 0.3)
+    found = []
+    for own in (False, True):
+        network = _fit.perceptron(6, hidden, labels, torch.Generator().manual_seed(1))
+        learner = _fit.Learner(network, settings, torch.full((labels,), 0.3), None, own=own)
+        if own:
+            monkeypatch.setattr(_fit, "auc", lambda *_: pytest.fail("only the direct way calls the kernel"))
+        value = float(learner._differentiate(learner.loss(16), a, b, index))
+        found.append([value, *(x.grad for group in learner.optimizer.param_groups for x in group["params"])])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-7)
+    assert all(g.abs().sum() > 0 for g in found[0][1:])
 
 
 class TestCurves:
