@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -51,7 +52,8 @@ def run(  # the options of the command
     """Tune and run an experiment, and write its report. Runs that are stored in ``out`` are reused.
 
     Args:
-        spec: a TOML file, the name of a shipped spec, or a :class:`Spec`.
+        spec: a TOML file, the name of a shipped spec, a :class:`Spec`, or a group of shipped specs such as
+            "beta-study". Specs of a group whose data are not available are skipped with a note.
         scale: one of the scales of the file; by default the file as it is.
         out: the folder of the store and the report; by default ``results/NAME``.
         only: names of the methods to run; by default all.
@@ -72,19 +74,26 @@ def run(  # the options of the command
         with one row per method.
     """
     engine = _renamed(engine, engine_name)
-    found = validate_spec(spec, scale, only)
+    parts, name = _parts(spec, scale, only)
+    if aa and len(parts.specs) > 1:
+        raise SpecError(f"aa=True checks one spec, but {name} is a group of {len(parts.specs)}. Name one of them.")
     validate_engine(engine, address, workers)
     with distributed.joined(device) as group:
         validate_machine(device, dtype)
         if tensorboard is not None:
             require_writable(Path(tensorboard), "--tensorboard")
-        workspace = _workspace(out, found.name, device, dtype, checkpoint_seconds)
+        workspace = _workspace(out, name, device, dtype, checkpoint_seconds)
         with open_engine(engine, workers, address) as executor:
-            watch = _started(watch, found)
+            watch = watch or Silent()
+            for note in parts.notes:
+                watch.say(note)
+            for found in parts.specs:
+                _started(watch, found)
             if aa:
+                (found,) = parts.specs
                 with workspace.open_store() as store:
                     return aa_check.table(found, aa_check.check(found, Runner(store, executor, watch, workspace), only))
-            results = study.conduct([found], workspace, executor, watch, command=command, only=only)
+            results = study.conduct(parts.specs, workspace, executor, watch, command=command, only=only, parts=parts)
         if group.first:
             reports.write(results, workspace.out)
             if tensorboard is not None:
@@ -216,6 +225,23 @@ def validate_spec(spec: str | Path | Spec, scale: str | None, only: Sequence[str
             raise SpecError(f"only={name!r} is not a method of {found.name}. {near(name, names)}.")
     study.preflight(found, only)
     return found
+
+
+def _parts(spec: str | Path | Spec, scale: str | None, only: Sequence[str]) -> tuple[reproduction.Parts, str]:
+    """Return the specs to run, one or those of a group, and the name of their default output folder."""
+    if not isinstance(spec, str) or spec not in reproduction.GROUPS or Path(spec).exists():
+        found = validate_spec(spec, scale, only)
+        return reproduction.Parts((found,)), found.name
+    _require_one_of("scale", scale or "paper", reproduction.SCALES)
+    parts = reproduction.select(scale or "paper", spec)
+    if not parts.specs:
+        raise SpecError(f"{spec}: {' '.join(parts.notes)}")
+    known = {one.name: {method.name for method in one.methods} for one in parts.specs}
+    everywhere = frozenset[str]().union(*known.values())
+    specs = tuple(one for one in parts.specs if not only or known[one.name] & set(only) or not set(only) <= everywhere)
+    for one in specs:
+        validate_spec(one, None, [name for name in only if name in known[one.name] or name not in everywhere])
+    return replace(parts, specs=specs), spec
 
 
 def _tuning(spec: Spec) -> Tuning:

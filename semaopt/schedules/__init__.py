@@ -12,6 +12,7 @@ after ``optimizer.step()``, save ``state_dict()``, or pass them to Lightning or 
 """
 
 from semaopt.schedules.decay import InverseSqrt as InverseSqrt
+from semaopt.schedules.decay import Lambda as Lambda
 from semaopt.schedules.decay import Polynomial as Polynomial
 from semaopt.schedules.decay import Stagewise as Stagewise
 from semaopt.schedules.follow import Follow as Follow

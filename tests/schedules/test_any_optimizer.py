@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from semaopt.schedules import Follow, InverseSqrt, Polynomial, Stagewise
+from semaopt.schedules import Follow, InverseSqrt, Lambda, Polynomial, Stagewise
 
 SIZE = 5
 
@@ -312,3 +312,51 @@ def test_tensor_lr():
     assert optimizer.param_groups[0]["lr"] is lr
     expected = reference(BETAS, 0.01, decoupled=False, decay=0.0, amsgrad=False)
     torch.testing.assert_close(x.detach(), expected, rtol=1e-12, atol=1e-13)
+
+
+def test_lambda_moves_lr_and_gamma_by_two_functions():
+    """On Adam with the bias compensation, against a float64 loop; gamma grows and shrinks, beta2 stays."""
+    lr, gamma = lambda t: 1 / (t + 1), lambda t: 1 + t if t < 4 else 1 / t
+    x = parameter()
+    expected, optimizer = x.detach().clone(), torch.optim.Adam([x], lr=0.1, betas=(0.9, 0.99), eps=1e-8)
+    schedule = Lambda(optimizer, lr=lr, gamma=gamma)
+    m, u, product = torch.zeros(SIZE, dtype=torch.float64), torch.zeros(SIZE, dtype=torch.float64), 1.0
+    for t in range(12):
+        g, beta = gradient(t), 1 - 0.1 * gamma(t)
+        m, u, product = beta * m + (1 - beta) * g, 0.99 * u + 0.01 * g * g, product * beta
+        expected -= 0.1 * lr(t) * (m / (1 - product)) / ((u / (1 - 0.99 ** (t + 1))).sqrt() + 1e-8)
+        x.grad = g
+        optimizer.step()
+        schedule.step()
+        assert optimizer.param_groups[0]["betas"][1] == 0.99
+    torch.testing.assert_close(x.detach(), expected, rtol=1e-12, atol=0)
+
+
+def test_lambda_leaves_alone_what_it_is_not_given_and_resumes():
+    optimizer = torch.optim.SGD([parameter()], lr=0.5, momentum=0.9, dampening=0.9)
+    schedule = Lambda(optimizer, gamma=lambda t: 2**t)
+    for _ in range(2):
+        optimizer.step()
+        schedule.step()
+    group = optimizer.param_groups[0]
+    assert (group["lr"], group["momentum"], group["dampening"]) == pytest.approx((0.5, 0.6, 0.6))
+    other = torch.optim.SGD([parameter()], lr=0.5, momentum=0.9, dampening=0.9)
+    resumed = Lambda(other, gamma=lambda t: 2**t)
+    assert not {"_lr", "_gamma", "optimizer"} & schedule.state_dict().keys()
+    resumed.load_state_dict(schedule.state_dict())
+    other.load_state_dict(optimizer.state_dict())
+    resumed.step()
+    assert other.param_groups[0]["momentum"] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "lr or gamma must be a function"),
+        ({"lr": 0.5}, "lr=0.5 is invalid: it must be a function of t or None"),
+        ({"gamma": lambda t: -1}, r"gamma\(0\)=-1 is invalid: it must be a finite number >= 0"),
+    ],
+)
+def test_lambda_errors(options, text):
+    with pytest.raises(ValueError, match=text):
+        Lambda(torch.optim.Adam([parameter()]), **options)

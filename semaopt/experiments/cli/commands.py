@@ -51,7 +51,9 @@ def _main(
 
 _SPEC = Annotated[
     str,
-    typer.Argument(metavar="SPEC", help="A TOML file or the name of a shipped spec, such as figure1-digits."),
+    typer.Argument(
+        metavar="SPEC", help="A TOML file, a shipped spec (figure1-digits) or, for run, a group (beta-study)."
+    ),
 ]
 _SCALE = Annotated[
     str | None, typer.Option(metavar="NAME", help="A scale of the spec, such as quick. Default: the spec as written.")
@@ -124,6 +126,7 @@ def run(  # noqa: PLR0917  # typer turns arguments into options
     checkpoint. Under torchrun all processes train each run together.
     """
     from semaopt.experiments import api
+    from semaopt.experiments.sweep.reproduction import GROUPS
     from semaopt.experiments.training import distributed
 
     table, bar = _call(
@@ -145,7 +148,8 @@ def run(  # noqa: PLR0917  # typer turns arguments into options
     if aa and distributed.leading():
         typer.echo(table.to_markdown())
     elif distributed.leading():
-        conclude(bar, table.results, Path("results", table.results.findings[0].name) if out is None else out)
+        name = spec if spec in GROUPS else table.results.findings[0].name
+        conclude(bar, table.results, Path("results", name) if out is None else out)
 
 
 @app.command(short_help="Tune one experiment without its final runs.")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from semaopt.experiments.data import cifar, libsvm, mnist, molecules, tables
+from semaopt.experiments.data import cifar, libsvm, mnist, molecules, tables, text
 from semaopt.experiments.data.download import Progress, fetch_all
 from semaopt.experiments.data.files import Download, File, verify
 from semaopt.experiments.data.task import Raw
@@ -16,7 +16,7 @@ from semaopt.experiments.data.task import Raw
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set; one without downloads is part of scikit-learn, or a plug-in."""
+    """A data set; one without downloads is part of scikit-learn or of Python, or a plug-in."""
 
     name: str
     about: str
@@ -24,6 +24,8 @@ class DataSet:
     downloads: tuple[Download, ...] = ()
     classes: int | None = 2
     """None if the number is known only after reading."""
+    version: Callable[[], str] = lambda: ""
+    """Returns a digest of contents that differ between machines; it is part of the key of a run."""
 
     @property
     def files(self) -> tuple[File, ...]:
@@ -136,6 +138,13 @@ SETS: dict[str, DataSet] = {
     for one in (
         DataSet("digits", "1,797 digits of 8x8 pixels, 10 classes", tables.digits, classes=10),
         DataSet("breast_cancer", "569 tumours, 30 measurements, 2 classes", tables.breast_cancer),
+        DataSet(
+            "python_sources",
+            "characters of Python's standard library, 61 classes; the text depends on the version of Python",
+            text.python_sources,
+            classes=len(text.VOCABULARY) + 1,
+            version=text.version,
+        ),
         DataSet("cifar10", "60,000 colour images of 32x32 pixels, 10 classes", cifar.cifar10, (_CIFAR10,), 10),
         DataSet("cifar100", "60,000 colour images of 32x32 pixels, 100 classes", cifar.cifar100, (_CIFAR100,), 100),
         DataSet("mnist", "70,000 digits of 28x28 pixels, 10 classes", mnist.mnist, _MNIST, 10),

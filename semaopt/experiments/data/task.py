@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-Kind = Literal["table", "images", "molecules"]
+Kind = Literal["table", "images", "text", "molecules"]
 Device = str | torch.device
 
 

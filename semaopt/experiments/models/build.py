@@ -12,7 +12,7 @@ from torch import nn
 from semaopt.experiments import plugins
 from semaopt.experiments.data.errors import DataError, unknown
 from semaopt.experiments.data.task import Task
-from semaopt.experiments.models import mlp, mpnn, resnet
+from semaopt.experiments.models import attention, convolutions, mlp, mpnn, resnet
 
 #: A builder is called with the task; its other parameters are the options of the model.
 BUILDERS: dict[str, Callable[..., nn.Module]] = {
@@ -20,6 +20,8 @@ BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "resnet8": resnet.resnet8,
     "resnet20": resnet.resnet20,
     "resnet50": resnet.resnet50,
+    "convnet": convolutions.convnet,
+    "transformer": attention.transformer,
     "mlp": mlp.mlp,
     "logistic": mlp.logistic,
 }
@@ -48,7 +50,8 @@ def build(name: str, task: Task, seed: int = 0, **options: Any) -> nn.Module:
     """Build a network for a task.
 
     Args:
-        name: logistic, mlp, mpnn, resnet8, resnet20 or resnet50, or a plug-in ``"package.module:name"``.
+        name: convnet, logistic, mlp, mpnn, resnet8, resnet20, resnet50 or transformer, or a plug-in
+            ``"package.module:name"``.
         task: determines the shape of the inputs and the number of scores.
         seed: seed of the initial parameters. Torch's global random state is left as it was.
         options: options of the model; an unknown one raises an error that names the nearest known one.

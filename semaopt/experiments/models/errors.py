@@ -7,7 +7,8 @@ from semaopt.experiments.data.task import Kind, Task
 
 _FITTING: dict[Kind, str] = {
     "table": "mlp or logistic",
-    "images": "a resnet, mlp or logistic",
+    "images": "a resnet, convnet, mlp or logistic",
+    "text": "transformer",
     "molecules": "mpnn",
 }
 

@@ -26,7 +26,7 @@ class Scores(nn.Module):
 
 
 def _columns(task: Task, model: str) -> int:
-    if task.kind == "molecules":
+    if task.kind in ("molecules", "text"):
         raise wrong_inputs(model, "rows of numbers or images", task)
     return math.prod(task.shape)
 

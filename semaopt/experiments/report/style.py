@@ -107,6 +107,17 @@ LOOKS: dict[str, Look] = {
     "scma_shb": Look("blue", "^", DASHED),
     "scma": Look("vermillion", "P", SOLID),
 }
+# The beta study: the colour is the schedule of lr, marker and dash are that of beta.
+_BETA_STUDY = {
+    "black": ("constant", "constant_staged", "constant_falling", "constant_average"),
+    "blue": ("cosine", "cosine_follow", "cosine_falling", "cosine_sqrt"),
+    "vermillion": ("stagewise", "stagewise_follow", "stagewise_falling", "stagewise_sqrt"),
+}
+for _hue, _names in _BETA_STUDY.items():
+    for _name, _marker, _dash in zip(_names, "o^sD", (SOLID, DASHED, DOTTED, DASH_DOT), strict=True):
+        LOOKS[_name] = Look(_hue, _marker, _dash)
+    for _name, _marker, _dash in zip(_names, "vPXo", (LONG, DASH_DOT_DOT, SOLID, DASHED), strict=True):
+        LOOKS[f"{_name}_uncorrected"] = Look(_hue, _marker, _dash)
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:

@@ -13,7 +13,7 @@ from semaopt.experiments.files import OutputError
 from semaopt.experiments.fingerprint import environment
 from semaopt.experiments.results import records
 from semaopt.experiments.results.model import Finding, Results, Session
-from semaopt.experiments.sweep.reproduction import GROUPS
+from semaopt.experiments.sweep.reproduction import position
 from semaopt.experiments.sweep.store import STORE_FILE, Store
 
 
@@ -42,7 +42,9 @@ def results(folders: Sequence[Path], command: str) -> Results:
                 notes.append(f"{folder}: skipped {len(store.damaged)} damaged rows of the store")
     finished = {name for name, _ in findings}
     notes += [note for name, note in unfinished.items() if name not in finished]
-    listed = sorted(_distinct([one for same in findings.values() for one in same]), key=_position)
+    listed = sorted(
+        _distinct([one for same in findings.values() for one in same]), key=lambda finding: position(finding.name)
+    )
     runs, seconds = sum(one.origin.runs for one in listed), sum(one.origin.seconds for one in listed)
     scales = ", ".join(dict.fromkeys(one.spec.scale for one in listed))
     session = Session(command, 0.0, seconds, 0, runs, ())
@@ -60,11 +62,6 @@ def open_store(folder: Path) -> Store:
             "reproduce or semaopt run (its --out)."
         )
     return Store(path, read_only=True)
-
-
-def _position(finding: Finding) -> tuple[int, str]:
-    group = finding.name.partition("-")[0]
-    return GROUPS.index(group) if group in GROUPS else len(GROUPS), finding.name
 
 
 def _merged(known: Sequence[Finding], new: Finding) -> list[Finding]:

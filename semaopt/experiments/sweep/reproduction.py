@@ -15,7 +15,7 @@ from semaopt.experiments.training import algorithms
 SCALES = ("quick", "small", "paper")
 CHECKS = "checks"
 #: Groups of specs in the order of the report: the paper's figures first.
-GROUPS = ("figure1", "figure2", "figure3", "stability", "peers", "bilevel", "compositional")
+GROUPS = ("figure1", "figure2", "figure3", "beta-study", "stability", "peers", "bilevel", "compositional")
 _MOLECULES = ("bbbp", "bace")
 
 
@@ -32,11 +32,22 @@ class Parts:
 
 def figures() -> list[str]:
     """Return the names of all shipped specs in the order of the report."""
-    return sorted(shipped(), key=lambda name: (GROUPS.index(_group(name)), name))
+    return sorted(shipped(), key=position)
 
 
-def _group(name: str) -> str:
-    return name.partition("-")[0]
+def position(name: str) -> tuple[int, str]:
+    """Return the sort key of a spec in the report; specs outside the groups come last."""
+    group = group_of(name)
+    return GROUPS.index(group) if group else len(GROUPS), name
+
+
+def group_of(name: str) -> str:
+    """Return the group of a spec, an empty string if it has none.
+
+    >>> group_of("beta-study-digits"), group_of("mine")
+    ('beta-study', '')
+    """
+    return next((group for group in GROUPS if name.startswith(f"{group}-")), "")
 
 
 def names() -> list[str]:
@@ -49,7 +60,7 @@ def select(scale: str, only: str | None = None) -> Parts:
 
     Specs whose data or packages are missing are skipped with a note; if ``only`` names such a spec, an error is raised.
     """
-    wanted = [name for name in figures() if only in (None, name, _group(name))]
+    wanted = [name for name in figures() if only in (None, name, group_of(name))]
     specs = [load(name, scale) for name in wanted]
     missing = {spec.name: command for spec in specs if (command := _remedy(spec)) is not None}
     if only in missing:

@@ -24,13 +24,16 @@ import semaopt
 from semaopt import baselines, projections, scalings, schedules
 from semaopt._validation import is_real, require, validate_integer
 from semaopt.experiments import plugins
-from semaopt.experiments.training import libauc
+from semaopt.experiments.training import libauc, rates
 from semaopt.hypergradient import Neumann, NeumannSeries, TrackedSystem
+from semaopt.iterates import AVERAGES
 
 Problem = Literal["minimization", "min-max", "bilevel", "compositional"]
 Values = Mapping[str, Any]
 DECAY = frozenset({"every", "factor"})
 """The hyper-parameters of a decay: multiply by ``factor`` every ``every`` epochs."""
+_OF_RUN = rates.NAMES | {"iterates"}
+"""Hyper-parameters of a whole run: its schedule, and the average of iterates that is measured."""
 #: The variables of a problem, as an optimizer's constructor names them; a minimizer takes one list.
 _ROLES: dict[Problem, tuple[str, str]] = {"min-max": ("primal", "dual"), "bilevel": ("upper", "lower")}
 _RATES = frozenset({"lr", "dual_lr", "lower_lr", "beta", "inner_beta"})
@@ -82,7 +85,7 @@ class AlgorithmInfo:
     staged: bool = False
     any_name: bool = False
     vectorizes: bool = True
-    shared: frozenset[str] = DECAY
+    shared: frozenset[str] = DECAY | _OF_RUN
     needs_closure: bool = False
     loss: Callable[[], libauc.MarginLoss] | None = None
     missing: Callable[[], str | None] = lambda: None
@@ -245,7 +248,7 @@ _SBMA = ("lam", "c_fy", "c_gxy")
 _alone = partial(AlgorithmInfo, vectorizes=False)
 
 ALGORITHMS: dict[str, AlgorithmInfo] = {
-    "ASA": AlgorithmInfo("minimization", _AVERAGED | _SCALING | DECAY, _asa),
+    "ASA": AlgorithmInfo("minimization", _AVERAGED | _SCALING | DECAY | _OF_RUN, _asa),
     "PDAda": AlgorithmInfo("min-max", _AVERAGED | _MINMAX | _SCALING | DECAY, _minmax(semaopt.PDAda, _adaptive)),
     "PDSM": AlgorithmInfo("min-max", _AVERAGED | _MINMAX | DECAY, _minmax(semaopt.PDSM, _averaged)),
     "SGDA": AlgorithmInfo("min-max", _MINMAX | DECAY, _minmax(baselines.SGDA, _plain)),
@@ -308,7 +311,7 @@ def _external(name: str, function: Any) -> AlgorithmInfo:
 
     def make(variables: Variables, values: Sequence[Values], _: int) -> Optimizer:
         (given,) = values
-        options = {key: value for key, value in given.items() if key in takes or key not in DECAY}
+        options = {key: value for key, value in given.items() if key in takes or key not in DECAY | _OF_RUN}
         options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
         lists = [list(variables.primal[0]), *(list(own) for own in variables.dual)]
         made = function(**dict(zip(roles, lists, strict=True)), **options) if roles else function(lists[0], **options)
@@ -320,7 +323,7 @@ def _external(name: str, function: Any) -> AlgorithmInfo:
 
     return AlgorithmInfo(
         problem,
-        takes | DECAY,
+        takes | DECAY | (_OF_RUN if problem == "minimization" else frozenset()),
         make,
         required=frozenset(p.name for p in own if p.default is p.empty) | (takes & {"lr", "dual_lr", "lower_lr"}),
         any_name=any(p.kind is p.VAR_KEYWORD for p in parameters.values()),
@@ -328,19 +331,61 @@ def _external(name: str, function: Any) -> AlgorithmInfo:
     )
 
 
-def build(
-    name: str, decays: Sequence[str], values: Sequence[Values], variables: Variables, steps: int
-) -> tuple[Optimizer, LRScheduler | None]:
-    """Return the optimizer, and the schedule to step after each epoch of ``steps`` steps (None without decays).
+class Schedule:
+    """The schedule of a run: steps of ``decays`` after each epoch, or of ``schedule`` after each step."""
 
-    ``values`` holds the hyper-parameters of each group of ``variables``; all groups share ``every`` and ``factor``.
+    def __init__(self, optimizer: Optimizer, decays: Sequence[str], values: Values, steps: int, epochs: int) -> None:
+        self.after_step = self.after_epoch = _nothing
+        self.of: LRScheduler | None = None
+        shaped = sorted(rates.NAMES & values.keys())
+        remedy = "remove one of them"
+        require(not (decays and shaped), "decays", list(decays), f"{', '.join(shaped)} already schedule rates", remedy)
+        if decays:
+            every, factor = _epochs(values["every"]), values["factor"]
+            require(is_real(factor), "factor", factor, "must be a number", "the paper takes 0.2")
+            self.of = schedules.Stagewise(optimizer, every, factor, on=decays)
+            self.after_epoch = self.of.step
+        elif shaped:
+            self.of = rates.schedule(optimizer, values, steps * epochs)
+            self.after_step = self.of.step
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Return the state; None without a schedule."""
+        return None if self.of is None else self.of.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Resume from a state."""
+        if self.of is not None:
+            self.of.load_state_dict(state)
+
+
+def _nothing() -> None:
+    pass
+
+
+def build(
+    name: str,
+    decays: Sequence[str],
+    values: Sequence[Values],
+    variables: Variables,
+    steps: int,
+    *,
+    epochs: int = 1,
+) -> tuple[Optimizer, Schedule]:
+    """Return the optimizer and the schedule of a run of ``epochs`` epochs of ``steps`` steps.
+
+    ``values`` holds the hyper-parameters of each group of ``variables``; all groups share those of the schedule.
     """
     optimizer = find(name).make(variables, values, steps)
-    if not decays:
-        return optimizer, None
-    every, factor = _epochs(values[0]["every"]), values[0]["factor"]
-    require(is_real(factor), "factor", factor, "must be a number", "the paper takes 0.2")
-    return optimizer, schedules.Stagewise(optimizer, every, factor, on=decays)
+    return optimizer, Schedule(optimizer, decays, values[0], steps, epochs)
+
+
+def averaged_iterates(optimizer: Optimizer, values: Values) -> semaopt.Iterates | None:
+    """Return the average of iterates that a run is measured at; None for the last iterate."""
+    kind = values.get("iterates", "last")
+    known = ("last", *AVERAGES)
+    require(kind in known, "iterates", kind, f"must be one of {', '.join(known)}", "try 'polynomial'")
+    return None if kind == "last" else semaopt.Iterates(optimizer, keep=("average",), average=kind)
 
 
 def validate(name: str, decays: Sequence[str], values: Values, project: projections.Projection | None = None) -> None:
@@ -353,7 +398,10 @@ def validate(name: str, decays: Sequence[str], values: Values, project: projecti
         _epochs(values["every"])
         return
     *xs, y = (nn.Parameter(torch.zeros(1)) for _ in range(4))
-    build(name, decays, [values], Variables([xs], [[y]] if info.problem in _ROLES else [], project, 1), 1)
+    optimizer, _ = build(
+        name, decays, [values], Variables([xs], [[y]] if info.problem in _ROLES else [], project, 1), 1
+    )
+    averaged_iterates(optimizer, values)
 
 
 def takes_closure(optimizer: Optimizer) -> bool:

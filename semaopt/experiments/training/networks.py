@@ -8,12 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
+from semaopt._validation import require
 from semaopt.experiments import models
 from semaopt.experiments.data import Part, Task
 from semaopt.experiments.training import metrics, objectives
 from semaopt.experiments.training.algorithms import Variables
 from semaopt.experiments.training.objectives.base import OfScores, Sampled
 from semaopt.experiments.training.run import Run
+from semaopt.iterates import Iterates
 
 _ROWS = 128  # scored at once; larger batches allocate new memory each time, which costs more than it saves
 _TRIED = 8  # examples that a new model is tried on
@@ -64,6 +66,15 @@ def with_loss(run: Run, task: Task) -> ModelWithLoss:
     assert issubclass(objective, OfScores)  # the others are trained by SampledRun
     loss = objective(task, run).to(device=run.machine.device)
     return ModelWithLoss(build(run, task), loss)
+
+
+def require_averageable(model: nn.Module, iterates: Iterates | None) -> None:
+    """Refuse to average the iterates of a model with running statistics, which belong to the last iterate."""
+    if iterates is not None:
+        for module in model.modules():
+            if getattr(module, "running_mean", None) is not None:
+                rule = f"the running statistics of {type(module).__name__} belong to the last iterate"
+                require(False, "iterates", iterates.kind, rule, "use a model without batch norm")
 
 
 def scores(model: nn.Module, part: Part, device: str, dtype: torch.dtype, rows: Tensor | None = None) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from semaopt.experiments.data.catalogue import SETS
 from semaopt.experiments.data.settings import Data
 from semaopt.experiments.files import digest
 from semaopt.experiments.fingerprint import fingerprint
@@ -90,9 +91,11 @@ class Run:
 
     @cached_property
     def plugins(self) -> dict[str, str]:
-        """The plug-ins of the run, each with the hash of its source file."""
+        """The plug-ins of the run, each with the hash of its source file, and the version of the data if it has one."""
         names = (self.data.name, self.model.name, self.loss, self.algorithm.name)
-        return {name: source_hash(name) for name in names if is_plugin(name)}
+        found = {name: source_hash(name) for name in names if is_plugin(name)}
+        version = SETS[self.data.name].version() if self.data.name in SETS else ""
+        return {**found, self.data.name: version} if version else found
 
     @property
     def values(self) -> dict[str, Any]:

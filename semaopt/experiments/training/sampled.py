@@ -66,8 +66,7 @@ class SampledRun:
 
     def end_epoch(self) -> list[bool]:
         """Decay the rates; return whether all variables are finite."""
-        if self.schedule is not None:
-            self.schedule.step()
+        self.schedule.after_epoch()
         return [self.finite and all_finite(self.variables)]
 
     @torch.no_grad()
@@ -90,7 +89,7 @@ class SampledRun:
             "model": self.model.state_dict(),
             "variables": [x.detach().clone() for x in self.variables],
             "optimizer": self.optimizer.state_dict(),
-            "schedule": None if self.schedule is None else self.schedule.state_dict(),
+            "schedule": self.schedule.state_dict(),
             "generator": self.draws.generator.get_state(),
             "torch": torch.get_rng_state(),
             "batch_count": self.objective.batch_count,
@@ -105,8 +104,7 @@ class SampledRun:
             for x, value in zip(self.variables, state["variables"], strict=True):
                 x.copy_(value)
         self.optimizer.load_state_dict(state["optimizer"])
-        if self.schedule is not None:
-            self.schedule.load_state_dict(state["schedule"])
+        self.schedule.load_state_dict(state["schedule"])
         self.draws.generator.set_state(state["generator"])
         torch.set_rng_state(state["torch"])
         self.objective.batch_count, self.due, self.finite = state["batch_count"], state["due"], state["finite"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -29,8 +30,10 @@ class SingleRun:
         variables = self.network.variables([list(self.network.parameters())])
         algorithm = run.algorithm
         self.optimizer, self.schedule = algorithms.build(
-            algorithm.name, algorithm.decays, [run.values], variables, self.steps
+            algorithm.name, algorithm.decays, [run.values], variables, self.steps, epochs=run.epochs
         )
+        self.iterates = algorithms.averaged_iterates(self.optimizer, run.values)
+        networks.require_averageable(self.network, self.iterates)
         self.closes = algorithms.find(algorithm.name).needs_closure or algorithms.takes_closure(self.optimizer)
 
     def draw(self) -> None:
@@ -60,16 +63,20 @@ class SingleRun:
         else:
             closure()
             self.optimizer.step()
+        self.schedule.after_step()
 
     def end_epoch(self) -> list[bool]:
         """Decay the rates; return whether all parameters are finite."""
-        if self.schedule is not None:
-            self.schedule.step()
+        self.schedule.after_epoch()
         return [all_finite(self.network.parameters())]
 
     @torch.no_grad()
     def measure(self) -> list[dict[str, float]]:
-        """Return the metrics of the run."""
+        """Return the metrics of the run, at the average of the iterates if there is one."""
+        with nullcontext() if self.iterates is None else self.iterates.use("average"):
+            return self._measured()
+
+    def _measured(self) -> list[dict[str, float]]:
         self.group.agree(self.network)
         self.network.eval()
         found: dict[str, float] = {}
@@ -93,7 +100,8 @@ class SingleRun:
         return {
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "schedule": None if self.schedule is None else self.schedule.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "iterates": None if self.iterates is None else self.iterates.state_dict(),
             "before": self.before,
             "torch": torch.get_rng_state(),
             "cuda": torch.cuda.get_rng_state(self.device) if self.device.startswith("cuda") else None,
@@ -103,8 +111,9 @@ class SingleRun:
         """Resume from a state; the current epoch is drawn again as it was."""
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
-        if self.schedule is not None:
-            self.schedule.load_state_dict(state["schedule"])
+        self.schedule.load_state_dict(state["schedule"])
+        if self.iterates is not None:
+            self.iterates.load_state_dict(state["iterates"])
         self.generator.set_state(state["before"])
         self.draw()
         torch.set_rng_state(state["torch"])

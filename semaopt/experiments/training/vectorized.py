@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -38,8 +39,9 @@ class VectorizedRuns:
         variables = all_networks[0].variables([self.ensemble.parameters_of(k) for k in range(len(counts))])
         algorithm = first.algorithm
         self.optimizer, self.schedule = algorithms.build(
-            algorithm.name, algorithm.decays, values, variables, self.steps
+            algorithm.name, algorithm.decays, values, variables, self.steps, epochs=first.epochs
         )
+        self.iterates = algorithms.averaged_iterates(self.optimizer, first.values)
 
     def draw(self) -> None:
         """Draw the order of the next epoch, and its labels, for each seed."""
@@ -60,6 +62,7 @@ class VectorizedRuns:
         self.ensemble.zero_grad()
         self.ensemble.backward(self._losses(inputs, labels[self.stream].to(self.device)))
         self.optimizer.step()
+        self.schedule.after_step()
 
     def _losses(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Return one loss per run."""
@@ -70,14 +73,17 @@ class VectorizedRuns:
 
     def end_epoch(self) -> list[bool]:
         """Decay the rates; return for each run whether its parameters are finite."""
-        if self.schedule is not None:
-            self.schedule.step()
+        self.schedule.after_epoch()
         states = (self.ensemble.state_dict_of(m) for m in range(len(self.runs)))
         return [all_finite(state.values()) for state in states]
 
     @torch.no_grad()
     def measure(self) -> list[dict[str, float]]:
-        """Return the metrics of each run."""
+        """Return the metrics of each run, at the average of its iterates if there is one."""
+        with nullcontext() if self.iterates is None else self.iterates.use("average"):
+            return self._measured()
+
+    def _measured(self) -> list[dict[str, float]]:
         self.ensemble.eval()
         wanted_by_part = {name: metrics.of_part(self.runs[0].metrics, name) for name in metrics.PARTS}
         scores = {}
@@ -106,7 +112,8 @@ class VectorizedRuns:
         return {
             "runs": [self.ensemble.state_dict_of(m) for m in range(len(self.runs))],
             "optimizer": self.optimizer.state_dict(),
-            "schedule": None if self.schedule is None else self.schedule.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "iterates": None if self.iterates is None else self.iterates.state_dict(),
             "before": self.before,
         }
 
@@ -115,8 +122,9 @@ class VectorizedRuns:
         for m, own in enumerate(state["runs"]):
             self.ensemble.load_state_dict_of(m, own)
         self.optimizer.load_state_dict(state["optimizer"])
-        if self.schedule is not None:
-            self.schedule.load_state_dict(state["schedule"])
+        self.schedule.load_state_dict(state["schedule"])
+        if self.iterates is not None:
+            self.iterates.load_state_dict(state["iterates"])
         for generator, before in zip(self.generators, state["before"], strict=True):
             generator.set_state(before)
         self.draw()

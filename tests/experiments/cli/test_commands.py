@@ -112,6 +112,23 @@ def test_reproduce_ends_with_the_path_of_the_report(call):
 
 
 @pytest.mark.usefixtures("_tiny")
+def test_run_accepts_a_group_of_shipped_specs(call):
+    status, out, err = call("run", "figure1", "--only", "adam", "--workers", "0")
+    assert (status, out) == (0, "results/figure1/report.html\n")
+    page = Path(out.strip()).read_text()
+    assert page.count('id="figure1-digits"') == page.count('id="figure1-digits-noisy"') == 1
+    status, _, err = call("run", "figure1", "--only", "adm")
+    assert status == 2
+    assert "only='adm' is not a method of figure1-digits" in err
+    status, _, err = call("run", "figure1", "--aa")
+    assert status == 2
+    assert "aa=True checks one spec, but figure1 is a group of 2. Name one of them." in err
+    status, _, err = call("run", "figure2")
+    assert status == 2
+    assert "figure2: Skipped (data or packages not found): figure2-a9a. Get them with: semaopt data fetch a9a" in err
+
+
+@pytest.mark.usefixtures("_tiny")
 def test_the_report_names_the_command_with_device_and_dtype(call, monkeypatch):
     monkeypatch.setattr(study, "_is_shipped", lambda spec: True)
     for device, command in (((), "--scale paper"), (("--dtype", "float64"), "--scale paper --dtype float64")):
@@ -171,7 +188,7 @@ def test_reproduce_downloads_nothing(call):
 def test_reproduce_accepts_every_spec_and_group(call):
     status, out, err = call("reproduce", "--only", "frob")
     assert (status, out) == (2, "")
-    assert "only='frob' is unknown. Known: bilevel, bilevel-digits, checks, compositional, " in err
+    assert "only='frob' is unknown. Known: beta-study, beta-study-a9a, " in err
     assert set(spec.shipped()) <= set(reproduction.names())
     for scale in reproduction.SCALES:
         assert {one.scale for one in reproduction.select(scale, "figure1-digits").specs} == {scale}
@@ -321,7 +338,7 @@ def test_missing_spec_file(call):
     status, out, err = call("run", "nothing.toml")
     assert (status, out) == (2, "")
     assert (
-        "nothing.toml: cannot be read (No such file or directory). Give a file or the name of a shipped spec: bi" in err
+        "nothing.toml: cannot be read (No such file or directory). Give a file or the name of a shipped spec: be" in err
     )
 
 

@@ -53,8 +53,11 @@ def test_methods_of_a_shipped_spec_differ_in_colour_marker_and_dash(name):
     assert len(set(looks.values())) == len(methods)
     own = {name: look for name, look in looks.items() if not name.endswith(("_last", "_uncorrected"))}
     pairs = itertools.combinations(own.values(), 2)
+    if name.startswith("beta-study"):  # each schedule of lr has a colour, each schedule of beta a marker and a dash
+        pairs = [(a, b) for a, b in pairs if a.hue == b.hue]
+        assert len({(method.partition("_")[0], look.hue) for method, look in own.items()}) == 3
     assert all(a.marker != b.marker and a.dash != b.dash for a, b in pairs)
-    if not name.startswith("stability"):  # three step sizes of two methods, each method in its colour
+    if not name.startswith(("stability", "beta-study")):  # stability: three step sizes of two methods
         assert len({look.hue for look in own.values()}) == len(own)
     for control in looks.keys() - own.keys():  # a control arm has the colour of its method, another marker and dash
         look, method = looks[control], looks[control.removesuffix("_last").removesuffix("_uncorrected")]

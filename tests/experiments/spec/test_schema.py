@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semaopt.experiments.spec import schema
+from semaopt.experiments.spec import schema, search
 from semaopt.experiments.spec.schema import SpecError
 from semaopt.experiments.training import algorithms
 from tests.experiments.tiny import AUC, RAW, a_spec
@@ -20,6 +20,11 @@ def test_every_shipped_spec_is_valid_at_every_scale_and_starts_with_its_command(
         assert (found["paper"].epochs, found["paper"].batch) == (60, 32)
     paper = found["paper"]
     assert (paper.studies if paper.studies > 1 else len(paper.seeds.final)) == 5
+    if name.startswith("beta-study"):
+        assert paper.tuning is not None
+        spaces = {str((search.axes_of(paper, method), search.ranges_of(paper, method))) for method in paper.methods}
+        assert len(spaces) == 1  # all methods search the same space
+        assert (paper.tuning.sampler, len(paper.seeds.tuning), len(paper.seeds.rerank)) == ("sobol", 2, 5)
     if name.startswith(("figure1", "figure2")):
         assert paper.tuning is not None
         assert paper.tuning.sampler == "sobol"
@@ -36,7 +41,9 @@ def test_all_figures_are_there():
     sets = ("breast_cancer", "digits", "bbbp", "bace", "cifar10", "cifar100", "a9a", "ijcnn1")
     two = {f"figure2-{name}" for name in sets} | {"figure3-bbbp", "figure3-digits"}
     peers = {f"peers-{name}" for name in ("bbbp", "bace", "a9a", "ijcnn1")}
-    assert set(schema.shipped()) == one | two | peers | {"stability-digits", "bilevel-digits", "compositional-digits"}
+    beta = {f"beta-study-{name}" for name in ("mnist", "digits", "a9a", "cifar10", "text")}
+    others = {"stability-digits", "bilevel-digits", "compositional-digits"}
+    assert set(schema.shipped()) == one | two | peers | beta | others
 
 
 @pytest.mark.parametrize(
