@@ -257,7 +257,8 @@ def test_wrong_use():
     for asked in (iterates.sampled, iterates.estimate):
         with pytest.raises(RuntimeError, match=r"iterate: this object keeps average\. Pass keep=\('sampled',\)"):
             asked()
-    with pytest.raises(RuntimeError, match=r"no 'average' iterate: this object keeps nothing\. Pass keep=\('average',\)"):
+    nothing = r"no 'average' iterate: this object keeps nothing\. Pass keep=\('average',\)"
+    with pytest.raises(RuntimeError, match=nothing):
         semaopt.Iterates(optimizer, keep=()).average()
     with pytest.raises(ValueError, match=r"which='best' is invalid: it must be one of sampled, average, last"):
         iterates.place("best")

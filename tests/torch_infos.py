@@ -62,7 +62,8 @@ ADDITIONAL_ERRORS = [
     (
         {"beta": 1.0},
         ValueError,
-        r"beta=1\.0 is invalid: it must lie in \[0, 1\)\. Try beta=0\.9; gamma = 1 - beta is the weight of a new sample",
+        r"beta=1\.0 is invalid: it must lie in \[0, 1\)\. Try beta=0\.9; "
+        r"gamma = 1 - beta is the weight of a new sample",
     ),
     (
         {"weight_decay": -1.0},
