@@ -91,7 +91,7 @@ setup(
     ext_modules=[
         Extension(
             "semaopt.kernels._step",
-            sources=[str(HOME / name) for name in ("step.c", "table.c", "threads.c", "stream.c", "auc.c")],
+            sources=[str(HOME / name) for name in ("step.c", "table.c", "threads.c", "stream.c", "auc.c", "ranking.c")],
             depends=[str(HOME / name) for name in ("step.h", "arithmetic.h", "numbers.h", "compiler.h")],
             extra_compile_args=FLAGS,
             extra_link_args=["-pthread", "-lm"],

@@ -1,8 +1,9 @@
-"""Compare AUC maximization with LibAUC's PESG and with cross-entropy, in one process on one thread.
+"""Compare AUC maximization and ranking losses with LibAUC and with cross-entropy, in one process on one thread.
 
-    python benchmarks/minmax.py [--only speed loss auc] [--sets breast_cancer ...] [--quick] [--out minmax.json]
+    python benchmarks/minmax.py [--only speed ranking loss auc] [--sets breast_cancer ...] [--quick] [--out minmax.json]
 
 speed   time of a step and of a whole iteration, MLP d-64-64-1, batch 32
+ranking time of a whole iteration with the ranking losses that LibAUC also has, same network and batch
 loss    forward time of the losses at batch 1,024
 auc     test AUC after equal epochs over 5 seeds; each method is tuned on a validation split, from a grid of 9 points
         that is extended, up to 18 points, while its best value lies on an edge
@@ -144,6 +145,53 @@ def speed(repeats: int) -> dict:
     return {"step": interleaved(steps, repeats, 50), "iteration": interleaved(iterations, repeats, 25)}
 
 
+#: Ours and LibAUC's: name of our loss and its options, name of their loss and its optimizer.
+RANKING = {
+    "average precision": ("AveragePrecision", {}, "AveragePrecisionLoss", "SOAP"),
+    "mean average precision, 5 labels": ("MeanAveragePrecision", {}, "meanAveragePrecisionLoss", "SOTAs"),
+    "partial AUC, KL": ("PartialAUC", {}, "pAUC_DRO_Loss", "SOPAs"),
+    "partial AUC, CVaR": ("PartialAUC", {"method": "cvar"}, "pAUC_CVaR_Loss", "SOPA"),
+    "partial AUC, two-way KL": ("PartialAUC", {"min_tpr": 0.5}, "tpAUC_KL_Loss", "SOTAs"),
+    "partial AUC, two-way CVaR": ("PartialAUC", {"method": "cvar", "min_tpr": 0.5}, "tpAUC_CVaR_loss", "STACO"),
+}
+
+
+def ranking_speed(repeats: int) -> dict:
+    """Time whole iterations: ours with ASA, LibAUC's with its optimizer; both with half of the batch positive."""
+    from libauc import losses, optimizers
+
+    size, a, index = 1000, torch.randn(32, 30), torch.arange(32) * 7
+    jobs = {}
+    for name, (ours, options, theirs, kind) in RANKING.items():
+        columns = 5 if "labels" in name else 1
+        b = torch.stack([torch.arange(32) % 2] * columns, 1)
+        b = b if columns > 1 else b[:, 0]
+        models = [nn.Sequential(*mlp(30, seed=0)[:-1], nn.Linear(64, columns)) for _ in range(2)]
+        many = {"num_labels": columns} if columns > 1 else {}
+        mine = getattr(semaopt.losses, ours)(size, **many, **options)
+        length = {"data_length": size} if theirs == "tpAUC_CVaR_loss" else {"data_len": size}
+        length |= {"pos_len": 100} if theirs == "pAUC_CVaR_Loss" else {}
+        libauc = getattr(losses.auc, theirs)(**length, **many, device="cpu")
+        device = {"verbose": False, "device": torch.device("cpu")}
+        pair = {
+            "semaopt": (models[0], lambda h, i, mine=mine, b=b: mine(h, b, i), semaopt.ASA(models[0].parameters())),
+            "LibAUC": (
+                models[1],
+                lambda h, i, libauc=libauc, b=b: libauc(h.sigmoid(), b.reshape(len(b), -1), i),
+                getattr(optimizers, kind)(models[1].parameters(), loss_fn=libauc, **device),
+            ),
+        }
+        for who, (model, loss, optimizer) in pair.items():
+
+            def iterate(model=model, loss=loss, optimizer=optimizer):
+                optimizer.zero_grad()
+                loss(model(a), index).backward()
+                optimizer.step()
+
+            jobs[f"{name}: {who}"] = iterate
+    return interleaved(jobs, repeats, 25)
+
+
 def loss_forward(repeats: int, n: int = 1024) -> dict:
     scores, labels = torch.randn(n, 1, requires_grad=True), (torch.rand(n, 1) < 0.1).float()
     auc, bce = semaopt.losses.AUCMinMax.from_labels(labels), nn.BCEWithLogitsLoss()
@@ -159,6 +207,14 @@ def print_times(title: str, times: dict[str, list[float]], references: list[str]
     for name, values in times.items():
         ratios = "".join(f"{ratio(times, name, reference):8.2f}" for reference in references)
         print(f"  {name:18s}{statistics.median(values):10.1f}{ratios}")
+
+
+def print_pairs(times: dict[str, list[float]]) -> None:
+    print("\nranking iteration, MLP 30-64-64-1, batch 32: median us of ours, of LibAUC's, ratio")
+    for name in RANKING:
+        pair = f"{name}: semaopt", f"{name}: LibAUC"
+        medians = "".join(f"{statistics.median(times[one]):10.1f}" for one in pair)
+        print(f"  {name:34s}{medians}{ratio(times, *pair):8.2f}")
 
 
 # ---- quality ---------------------------------------------------------------------------------------------------------
@@ -253,9 +309,19 @@ def quality(name: str, epochs: int, seeds: int) -> dict:
 EPOCHS = {"breast_cancer": 20, "digits": 20, "a9a": 2, "ijcnn1": 2}
 
 
+def quality_if_found(name: str, seeds: int) -> dict | None:
+    print(f"\n{name}: test AUC after {EPOCHS[name]} epochs, {seeds} seeds")
+    try:
+        return quality(name, EPOCHS[name], seeds)
+    except FileNotFoundError as error:
+        print(f"  skipped: {error}")
+        return None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=["speed", "loss", "auc"], default=["speed", "loss", "auc"])
+    parts = ["speed", "ranking", "loss", "auc"]
+    parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--sets", nargs="+", choices=list(EPOCHS), default=list(EPOCHS))
     parser.add_argument(
         "--quick", action="store_true", help="a smoke test: fewer repeats, two seeds, the two small sets"
@@ -273,17 +339,15 @@ def main() -> None:
         record["speed"] = speed(repeats)
         for part, times in record["speed"].items():
             print_times(f"{part}, MLP 30-64-64-1, batch 32", times, [*references, "BCE + torch SGD"])
+    if "ranking" in options.only and not WHY_NO_PESG:
+        record["ranking"] = ranking_speed(repeats)
+        print_pairs(record["ranking"])
     if "loss" in options.only:
         record["loss"] = loss_forward(repeats)
         print_times("loss forward, batch 1,024", record["loss"], ["BCEWithLogits"])
     if "auc" in options.only:
-        record["auc"] = {}
-        for name in [name for name in options.sets if not options.quick or EPOCHS[name] > 2]:
-            print(f"\n{name}: test AUC after {EPOCHS[name]} epochs, {seeds} seeds")
-            try:
-                record["auc"][name] = quality(name, EPOCHS[name], seeds)
-            except FileNotFoundError as error:
-                print(f"  skipped: {error}")
+        chosen = [name for name in options.sets if not options.quick or EPOCHS[name] > 2]
+        record["auc"] = {name: quality_if_found(name, seeds) for name in chosen}
     if options.out:
         options.out.write_text(json.dumps(record, indent=1))
 

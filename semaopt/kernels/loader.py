@@ -20,7 +20,7 @@ import torch
 from semaopt.kernels.layout import PLAIN
 
 #: Version of the interface, also in step.h: a library built from other sources is not used.
-INTERFACE = 8
+INTERFACE = 9
 HERE = Path(__file__).parent
 LIBRARY = HERE / ("_step.dll" if sys.platform == "win32" else "_step.so")
 #: Written by setup.py if compiling failed, with the reason.
@@ -65,6 +65,9 @@ class Library:
         )
         self.auc = _typed(
             c.semaopt_auc, ctypes.c_int, pointer, pointer, pointer, integer, ctypes.c_int, ctypes.c_int, pointer
+        )
+        self.ranking = _typed(
+            c.semaopt_ranking, ctypes.c_int, *[pointer] * 6, integer, integer, *[ctypes.c_int] * 4, pointer
         )
         self.threads = _typed(c.semaopt_threads, ctypes.c_int, ctypes.c_int)
         self._use_isa = _typed(c.semaopt_use_isa, ctypes.c_int, ctypes.c_int)

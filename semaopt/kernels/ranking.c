@@ -15,16 +15,16 @@ typedef struct {
     double value; /* output */
 } Ranking;
 
-enum { AVERAGE_PRECISION, KL, TWO_WAY_KL, CVAR };
+enum { AVERAGE_PRECISION, KL, TWO_WAY_KL, CVAR, TWO_WAY_CVAR };
 enum { LABEL_U8, LABEL_I8, LABEL_I32, LABEL_I64, LABEL_F32, LABEL_F64 };
 enum { NEGATIVE, POSITIVE, MISSING };
 enum { OK, WRONG_LABELS, WRONG_INDEX, NO_MEMORY };
 
 /* The positives i and the examples j that they are compared with; for average precision the positives come first. */
 typedef struct {
-    double *h, *by_h; /* scores of the others, and the gradient with respect to them */
+    double *h, *by_h;     /* scores of the others, and the gradient with respect to them */
     double *top, *by_top; /* those of the positives */
-    double *row;          /* pairwise values; one row, for the KL losses one for each positive */
+    double *row;          /* pairwise values: for the KL losses a row for each positive, else a row and more room */
     double *fresh;        /* new averages, two for each positive */
     int64_t *at;          /* row of the averages of each positive */
     int64_t positives, others;
@@ -161,39 +161,69 @@ static double selected(double *x, int64_t n, int64_t above) {
     return x[above];
 }
 
-/* The mean of s_i + E_j (l_ij - s_i)_+ / a, with the tracked upper a-quantile s_i of the losses of i. */
-static void cvar(Pairs *b, Ranking *r) {
-    int64_t others = b->others;
-    double total = 0.0, scale = r->share * others;
-    int64_t above = (int64_t)floor(scale * (1.0 + 1e-9));
-    above = above < others - 1 ? above : others - 1;
-    for (int64_t k = 0; k < b->positives; k++) {
-        int64_t larger = 0, chosen = -1;
-        double excess = 0.0, c = 2.0 / (scale * b->positives);
+/* Position of the upper quantile among n values in descending order: `share` of them are larger. */
+static int64_t quantile_position(double share, int64_t n) {
+    int64_t above = (int64_t)floor(share * n * (1.0 + 1e-9));
+    return above < n - 1 ? above : n - 1;
+}
+
+/* c_i = s_i + E_j (l_ij - s_i)_+ / a with the tracked upper a-quantile s_i of the losses of i; one-way the mean of c_i,
+ * two-way the same expression of the tracked c_i, with its share of the positives. The derivative through a quantile
+ * is that of the entry that it equals. */
+static void cvar(Pairs *b, Ranking *r, int two_way) {
+    int64_t positives = b->positives, others = b->others;
+    int width = two_way ? 2 : 1;
+    double total = 0.0, scale = r->share * others, *quantiles = b->row + others, *weights = quantiles + positives;
+    for (int64_t k = 0; k < positives; k++) {
+        double excess = 0.0;
         for (int64_t q = 0; q < others; q++) {
             double d = distance(b->top[k], b->h[q], r->margin);
             b->row[q] = d * d;
         }
-        double quantile = selected(b->row, others, above);
-        double s = b->fresh[2 * k] = averaged(get(b->z, b->wide, b->at[k]), quantile, r->gamma);
+        quantiles[k] = selected(b->row, others, quantile_position(r->share, others));
+        double s = b->fresh[2 * k] = averaged(get(b->z, b->wide, width * b->at[k]), quantiles[k], r->gamma);
+        for (int64_t q = 0; q < others; q++) excess += b->row[q] > s ? b->row[q] - s : 0.0;
+        double c = s + excess / scale;
+        total += c / positives;
+        weights[k] = 1.0 / positives;
+        if (two_way) c = averaged(get(b->z, b->wide, width * b->at[k] + 1), c, r->gamma);
+        b->fresh[2 * k + 1] = c;
+    }
+    r->value = total;
+    if (two_way) {
+        double all = r->outer * positives, excess = 0.0, larger = 0.0;
+        for (int64_t k = 0; k < positives; k++) weights[k] = b->fresh[2 * k + 1];
+        double quantile = selected(weights, positives, quantile_position(r->outer, positives));
+        double s = averaged(get(b->w, b->wide, 0), quantile, r->gamma);
+        set(b->w, b->wide, 0, s);
+        int64_t chosen = -1;
+        for (int64_t k = 0; k < positives; k++) {
+            double c = b->fresh[2 * k + 1];
+            if (c == quantile && chosen < 0) chosen = k;
+            weights[k] = c > s ? 1.0 / all : 0.0;
+            excess += c > s ? c - s : 0.0;
+            larger += c > s;
+        }
+        if (chosen >= 0) weights[chosen] += 1.0 - larger / all;
+        r->value = s + excess / all;
+    }
+    for (int64_t k = 0; k < positives; k++) {
+        double larger = 0.0, s = b->fresh[2 * k], c = 2.0 * weights[k] / scale;
+        int64_t chosen = -1;
         for (int64_t q = 0; q < others; q++) {
-            double d = distance(b->top[k], b->h[q], r->margin), l = d * d;
-            if (l == quantile && chosen < 0) chosen = q;
-            if (l <= s) continue;
+            double d = distance(b->top[k], b->h[q], r->margin);
+            if (d * d == quantiles[k] && chosen < 0) chosen = q;
+            if (!(d * d > s)) continue;
             larger++;
-            excess += l - s;
             b->by_h[q] += c * d;
             b->by_top[k] -= c * d;
         }
-        total += s + excess / scale;
-        if (chosen >= 0) { /* the derivative through s, which is that of the quantile */
-            double slope = c * (scale - larger) * distance(b->top[k], b->h[chosen], r->margin);
-            b->by_h[chosen] += slope;
-            b->by_top[k] -= slope;
-        }
+        if (chosen < 0) continue;
+        double slope = c * (scale - larger) * distance(b->top[k], b->h[chosen], r->margin);
+        b->by_h[chosen] += slope;
+        b->by_top[k] -= slope;
     }
-    r->value = total / b->positives;
-    write_averages(b, 1);
+    write_averages(b, width);
 }
 
 #define CODES(LABEL)                                                                                                   \
@@ -233,13 +263,13 @@ EXPORT int semaopt_ranking(const void *scores, const void *labels, const int64_t
         if (index[k] < 0 || index[k] >= size) status = WRONG_INDEX;
     int own = kind == AVERAGE_PRECISION; /* whether positives are also compared with each other */
     int64_t positives = count[POSITIVE], others = count[NEGATIVE] + (own ? positives : 0);
-    int64_t rows = kind == KL || kind == TWO_WAY_KL ? (positives > 0 ? positives : 1) : 1;
-    double *room = status == OK ? calloc(2 * (others + positives) + rows * others + 2 * positives + 1, sizeof(double)) : NULL;
+    int64_t pairs = kind == KL || kind == TWO_WAY_KL ? positives * others : others + 2 * positives; /* size of row */
+    double *room = status == OK ? calloc(2 * others + 4 * positives + pairs + 1, sizeof(double)) : NULL;
     int64_t *at = status == OK ? malloc((positives + 1) * sizeof(int64_t)) : NULL;
     if (status == OK && !(room && at)) status = NO_MEMORY;
     if (status == OK) {
         double *by_h = room + others, *top = by_h + others, *by_top = top + positives, *row = by_top + positives;
-        Pairs b = {room, by_h, top, by_top, row, row + rows * others, at, positives, others, z, w, wide};
+        Pairs b = {room, by_h, top, by_top, row, row + pairs, at, positives, others, z, w, wide};
         int64_t i = 0, j = own ? positives : 0;
         for (int64_t k = 0; k < n; k++) {
             double h = real == F64 ? ((const double *)scores)[k] : ((const float *)scores)[k];
@@ -255,8 +285,8 @@ EXPORT int semaopt_ranking(const void *scores, const void *labels, const int64_t
         r->value = 0.0;
         if (positives > 0 && others > 0) {
             if (kind == AVERAGE_PRECISION) average_precision(&b, r);
-            else if (kind == CVAR) cvar(&b, r);
-            else kl(&b, r, kind == TWO_WAY_KL);
+            else if (kind == KL || kind == TWO_WAY_KL) kl(&b, r, kind == TWO_WAY_KL);
+            else cvar(&b, r, kind == TWO_WAY_CVAR);
         }
         i = 0, j = own ? positives : 0;
         for (int64_t k = 0; k < n; k++) {

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from semaopt._validation import is_real, require, validate_integer
+from semaopt.kernels import ranking as kernel
 from semaopt.losses._auc_objective import is_eager
 from semaopt.losses._labels import is_positive, is_present
 from semaopt.losses._scores import SCORES, validate_score
@@ -58,8 +59,9 @@ class RankingLoss(Tracked):
         options: ``inner_beta``, ``process_group`` and ``device`` as in :class:`~semaopt.losses.tracked.Tracked`.
     """
 
-    #: Whether a binary loss computes its gradient in closed form; the result is the same to rounding.
+    #: Whether a binary loss computes its gradient in closed form, and whether C does it; results agree to rounding.
     closed_form: bool = True
+    compiled: bool = True
 
     def __init__(
         self,
@@ -93,6 +95,23 @@ class RankingLoss(Tracked):
         """Return whether the gradient is computed in closed form: in training, without gathering or transforms."""
         training = self.training and torch.is_grad_enabled() and self.z is not None
         return self.closed_form and training and self.process_group is None and is_eager()
+
+    def _kernel_options(self, kind: str, **options: float) -> kernel.Options:
+        shared = {"margin": self.margin, "sigmoid": self.score == "sigmoid", "gamma": 1 - self.inner_beta}
+        return kernel.Options(kind, **shared, validate=self.validate, **options)
+
+    def _compiled(self, scores: Tensor, labels: Tensor, index: Tensor | None, options: kernel.Options) -> Tensor | None:
+        """Return the loss computed in C, or None if C does not support these inputs or found an invalid one."""
+        _validate_shapes(scores, labels, 1)
+        if not (self.compiled and isinstance(index, Tensor) and index.numel() == scores.numel()):
+            return None
+        assert self.z is not None
+        averages = self.z, getattr(self, "w", None)
+        found = kernel.ranking(scores.detach(), labels, index, averages, options)
+        if found is None or found.status != kernel.OK:
+            return None
+        value: Tensor = KnownGradient.apply(scores, found.value, found.by_scores)  # type: ignore[no-untyped-call]
+        return value
 
     def _with_gradient(self, scores: Tensor, batch: Ranked, others: Tensor | None, derive: Derivation) -> Tensor:
         """Return the loss with its gradient, without a graph over the pairs.
@@ -178,8 +197,11 @@ class MeanAveragePrecision(RankingLoss):
 
     def forward(self, scores: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Return 1 minus the smooth average precision; a batch without positives gives 0 and no gradient."""
+        closed = self.num_labels == 1 and self._uses_closed_form()
+        if closed and (found := self._compiled(scores, labels, index, self._options())) is not None:
+            return found
         with without_autocast(scores):
-            if self.num_labels == 1 and self._uses_closed_form():
+            if closed:
                 batch = self._labelled(scores.detach(), labels, index)
                 return self._with_gradient(scores, batch, batch.present, functools.partial(self._derive, batch))
             batch = self._labelled(scores, labels, index, self.num_labels)
@@ -187,6 +209,10 @@ class MeanAveragePrecision(RankingLoss):
             rows = batch.rows[i]
             z = self.average(g, rows if self.num_labels == 1 else (rows, c))
             return self.joint(self._outer(z, c))
+
+    def _options(self) -> kernel.Options:
+        prior = math.nan if self.prior is None else float(self.prior)
+        return self._kernel_options("average_precision", prior=prior)
 
     def _inner(self, batch: Ranked) -> tuple[Tensor, Tensor, Tensor]:
         """Return g = (p E[l_ij | j positive], that + (1-p) E[l_ij | j negative]), example and column of each row."""
@@ -349,8 +375,11 @@ class PartialAUC(RankingLoss):
 
     def forward(self, scores: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss; a batch that lacks positives or negatives gives 0 and no gradient."""
+        closed = self._uses_closed_form()
+        if closed and (found := self._compiled(scores, labels, index, self._options())) is not None:
+            return found
         with without_autocast(scores):
-            closed = self.method == "kl" and self._uses_closed_form()
+            closed = closed and self.method == "kl"
             batch = self._labelled(scores.detach() if closed else scores, labels, index)
             positive, negative = batch.w, ~batch.w if batch.present is None else batch.present & ~batch.w
             if closed:
@@ -360,6 +389,12 @@ class PartialAUC(RankingLoss):
                 return (batch.h * 0).sum()
             rows = batch.rows[positive]
             return self.joint(self._kl(loss, rows) if self.method == "kl" else self._cvar(loss, rows))
+
+    def _options(self) -> kernel.Options:
+        kind, outer = self.method, self.positive_temperature
+        if self.min_tpr is not None:
+            kind, outer = f"two_way_{kind}", outer if kind == "kl" else 1 - self.min_tpr
+        return self._kernel_options(kind, temperature=self.temperature, outer=outer, share=self.max_fpr)
 
     def _kl(self, loss: Tensor, rows: Tensor) -> Tensor:
         lam, outer = self.temperature, self.positive_temperature

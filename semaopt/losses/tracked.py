@@ -202,9 +202,11 @@ class KnownGradient(torch.autograd.Function):
     """A value whose gradient with respect to the scores was computed along with it."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+    def forward(ctx: Any, scores: Tensor, value: float | Tensor, gradient: Tensor) -> Tensor:
         ctx.gradient = gradient
-        return value.clone()
+        if isinstance(value, Tensor):
+            return value.clone()
+        return torch.tensor(value, dtype=torch.promote_types(scores.dtype, torch.float32), device=scores.device)
 
     @staticmethod
     @once_differentiable
