@@ -200,9 +200,9 @@ static void cvar(Pairs *b, Ranking *r, int two_way) {
         for (int64_t k = 0; k < positives; k++) {
             double c = b->fresh[2 * k + 1];
             if (c == quantile && chosen < 0) chosen = k;
-            weights[k] = c > s ? 1.0 / all : 0.0;
+            weights[k] = c >= s ? 1.0 / all : 0.0; /* as torch differentiates clamp_min */
             excess += c > s ? c - s : 0.0;
-            larger += c > s;
+            larger += c >= s;
         }
         if (chosen >= 0) weights[chosen] += 1.0 - larger / all;
         r->value = s + excess / all;
@@ -213,7 +213,7 @@ static void cvar(Pairs *b, Ranking *r, int two_way) {
         for (int64_t q = 0; q < others; q++) {
             double d = distance(b->top[k], b->h[q], r->margin);
             if (d * d == quantiles[k] && chosen < 0) chosen = q;
-            if (!(d * d > s)) continue;
+            if (!(d * d >= s)) continue;
             larger++;
             b->by_h[q] += c * d;
             b->by_top[k] -= c * d;
