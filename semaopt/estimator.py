@@ -52,17 +52,25 @@ def sema_(state: Mapping[str, Tensor], key: str, sample: Tensor, gamma: Rate, t:
     >>> sema_(state, "v", torch.tensor([3.0]), 0.5, 0, corrected=True)
     tensor([3.])
     """
+    average_(state, key, sample, gamma, t, corrected=corrected)
+    return estimate(state, key, corrected=corrected)
+
+
+def average_(state: Mapping[str, Tensor], key: str, sample: Tensor, gamma: Rate, t: Rate, *, corrected: bool) -> None:
+    """Do what :func:`sema_` does, and leave the estimate to a later call of :func:`estimate`."""
     v = state[key]
     if corrected:
         weight = state[f"{key}_weight"]
-        # Written through a view: torch.compile treats a 0-dimensional float64 tensor as a Python number and loses
-        # writes to it.
-        track_(weight.view(1), torch.ones(1, dtype=weight.dtype, device=weight.device), gamma)
+        if (
+            torch.compiler.is_compiling()
+        ):  # it loses what is written to a 0-dimensional float64 tensor, but not to a view
+            weight = weight.view(1)
+        track_(weight, torch.ones_like(weight), gamma)
         track_(v, sample, gamma)
-        return estimate(state, key, corrected=True)
-    if isinstance(t, Tensor):
-        return track_(v, sample, one_or(gamma, t, v))
-    return track_(v, sample, 1.0 if t == 0 else gamma)
+    elif isinstance(t, Tensor):
+        track_(v, sample, one_or(gamma, t, v))
+    else:
+        track_(v, sample, 1.0 if t == 0 else gamma)
 
 
 def one_or(gamma: Rate, t: Tensor, like: Tensor) -> Tensor:
@@ -73,7 +81,14 @@ def one_or(gamma: Rate, t: Tensor, like: Tensor) -> Tensor:
 def estimate(state: Mapping[str, Tensor], key: str, *, corrected: bool) -> Tensor:
     """Return the last result of :func:`sema_` for ``state[key]`` again, without a step."""
     v = state[key]
-    return v / scalar(state[f"{key}_weight"], v) if corrected else v
+    return v / divisor(state[f"{key}_weight"], v) if corrected else v
+
+
+def divisor(weight: Tensor, v: Tensor) -> Rate:
+    """Return the weight of an average ``v`` as a number if it can be read now, else as a tensor for ``v``'s device."""
+    if weight.is_cpu and not weight.requires_grad and not torch.compiler.is_compiling():
+        return weight.item()
+    return scalar(weight, v)
 
 
 def group_norm(tensors: list[Tensor]) -> Tensor:
@@ -96,7 +111,7 @@ def square(g: Tensor) -> Tensor:
     >>> square(torch.tensor([3.0, 1e38]))
     tensor([9.0000e+00, 3.3895e+38])
     """
-    return g.square().clamp_max(largest(g))
+    return g.square().clamp_max_(largest(g))
 
 
 def largest(g: Tensor) -> float:

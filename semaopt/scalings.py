@@ -27,7 +27,7 @@ from torch import Tensor
 
 from semaopt import _serialization
 from semaopt._validation import is_real, require, validate_beta, validate_bounds
-from semaopt.estimator import COUNTERS, Rate, estimate, scalar, sema_, square, track_
+from semaopt.estimator import COUNTERS, Rate, divisor, estimate, scalar, sema_, square, track_
 
 
 class Seen(NamedTuple):
@@ -143,7 +143,7 @@ class AMSGrad:
 
     def read(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
         # As torch does: the largest uncorrected average, divided by the newest weight.
-        return m["u_max"] / scalar(m["u_weight"], m["u_max"]) if seen.corrected else m["u_max"]
+        return m["u_max"] / divisor(m["u_weight"], m["u_max"]) if seen.corrected else m["u_max"]
 
     def bounds(self, G: float) -> tuple[float, float]:
         return 1 / (G + self.g0), 1 / self.g0

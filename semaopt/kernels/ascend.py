@@ -24,7 +24,9 @@ def ascend_box_(ys: list[Tensor], gs: list[Tensor], eta: Rate, lo: float, hi: fl
     >>> y
     tensor([0.5000, 1.0000])
     """
-    traced = torch.compiler.is_compiling() or torch.is_grad_enabled()
+    # A rate on a device is not read: the host would wait for the device.
+    remote = isinstance(eta, Tensor) and not eta.is_cpu
+    traced = torch.compiler.is_compiling() or torch.is_grad_enabled() or remote
     done = False
     if not traced and all(y.is_cpu for y in ys):
         done = compiled.ascend_box_(ys, gs, float(eta), lo, hi)

@@ -13,17 +13,16 @@ import struct
 import weakref
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from semaopt import scalings
 from semaopt.kernels.layout import PLAIN, is_dense, same_layout
 from semaopt.kernels.loader import Library, library
+from semaopt.kernels.rows import row_of
 from semaopt.kernels.rule import StepRule
 
 _OPTIONS = struct.Struct("11d2q")  # struct Options of step.h
@@ -47,30 +46,8 @@ Keys = list[str | None]
 NO_KEYS: Keys = [None] * 8
 
 
-class _Row(NamedTuple):
-    """A row of Table 2 in the terms of step.h."""
-
-    number: int
-    u: str | None = None
-    u_max: str | None = None
-    weighs_u: bool = False
-    numbers: Callable[[Any], tuple[float, ...]] = lambda row: (0.0, row.g0, -_INF, _INF)
-    """Return gamma_u, g0, and the bounds of u."""
-
-
-#: The compiled scalings. Subclasses are not included: they may have another formula.
-SCALINGS: dict[type, _Row] = {
-    scalings.SHB: _Row(0),
-    scalings.Adam: _Row(1, "u", None, True, lambda row: (1 - row.beta2, row.g0, -_INF, _INF)),
-    scalings.AdaBound: _Row(1, "u", None, True, lambda row: (1 - row.beta2, 0.0, row.c_u**-2, row.c_l**-2)),
-    scalings.AMSGrad: _Row(2, "u", "u_max", True, lambda row: (1 - row.beta2, row.g0, -_INF, _INF)),
-    scalings.AdaFom: _Row(3, "u_mean"),
-    scalings.AdamPlus: _Row(4),
-}
-
-
 def step(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]]) -> bool:
-    """Take one step under a rule whose scaling is in ``SCALINGS``.
+    """Take one step under a rule whose scaling is in ``rows.SCALINGS``.
 
     Returns False, and changes nothing, if a tensor does not fit the C step.
     """
@@ -94,7 +71,7 @@ def ascend_box_(ys: list[Tensor], gs: list[Tensor], eta: float, lo: float, hi: f
 def _pack(rule: StepRule) -> tuple[bytes, Keys]:
     """Return the rule as struct Options of step.h, and the state keys that it needs."""
     eta, decay, clip, corrected = float(rule.eta), float(rule.weight_decay), rule.clip_scaling, rule.bias_correction
-    decoupled, row = rule.decoupled_weight_decay, SCALINGS[type(rule.scaling)]
+    decoupled, row = rule.decoupled_weight_decay, row_of(rule)
     options = _OPTIONS.pack(
         eta, float(rule.gamma), *row.numbers(rule.scaling),
         -_INF if clip is None else 1 / clip[1], _INF if clip is None else 1 / clip[0],

@@ -1,71 +1,79 @@
-"""The step of a param group with ``torch._foreach_*``: any device, and few kernels under torch.compile.
+r"""The step of a param group with ``torch._foreach_*``: any device, and few kernels under torch.compile.
 
-The rows of Table 2 stand side by side as in :mod:`semaopt.scalings`, each for a whole list of tensors. The slow twin
-is :func:`semaopt.kernels.loop.loop_group`.
+The slow twin is :func:`semaopt.kernels.loop.loop_group`. Bias corrections cost no pass over memory: with the weights
+:math:`w_v` and :math:`w_u` of the averages, line 5 is
+
+.. math:: x \leftarrow x - \frac{\eta \sqrt{w_u}}{w_v} \frac{v}{\sqrt u + G_0 \sqrt{w_u}} .
+
+On the CPU the tensors are processed in blocks that fit the caches, so that each pass but the first finds its data
+there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import math
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from semaopt import scalings
-from semaopt.estimator import Rate, arithmetic_dtype, group_norm, largest, one_or, scalar
-from semaopt.kernels.loop import scalar_rate
+from semaopt.estimator import Rate, arithmetic_dtype, largest, one_or, scalar
+from semaopt.kernels.layout import is_dense, same_strides
+from semaopt.kernels.loop import on_host, scalar_rate
 from semaopt.kernels.rounding import round_state_
+from semaopt.kernels.rows import advance_, count, counters_of, row_of
 from semaopt.kernels.rule import StepRule
 
 Tensors = list[Tensor]
-#: One number for all tensors of a bucket or, when traced, one 0-dimensional tensor per tensor.
-Numbers = float | Tensors
+#: One number for all tensors of a bucket or, if their counters are not on the host, one tensor per tensor.
+Numbers = float | Tensor | Tensors
+#: Elements per block and thread on the CPU.
+BLOCK = 1 << 18
 
 
-class Bucket:
-    """Parameters on one device with equal dtypes and, unless traced, equal counters."""
+@dataclass
+class Block:
+    """Tensors that one pass of each operation covers, in the order of the bucket."""
 
-    def __init__(self) -> None:
-        self.xs: Tensors = []
-        self.gs: Tensors = []
-        self.states: list[dict[str, Tensor]] = []
+    xs: Tensors
+    gs: Tensors
+    m: dict[str, Tensors]
+    members: slice
+    """The part of the bucket that these tensors are, or belong to."""
 
     def widen(self, rule: StepRule) -> None:
-        """Convert everything to the dtype of the arithmetic, and count the step."""
-        self.corrected, names = rule.bias_correction, ("v", *rule.scaling.buffers)
-        self.dtype = arithmetic_dtype(self.states[0]["v"])
-        self.ys = [x.to(arithmetic_dtype(x)) for x in self.xs]
-        self.hs = [g.to(self.dtype) for g in self.gs]
-        self.m = {name: [state[name].to(self.dtype) for state in self.states] for name in names}
-        steps = [state["step"] for state in self.states]
-        self.t: Numbers = [step.clone() for step in steps] if torch.compiler.is_compiling() else steps[0].item()
-        # Through views: torch.compile loses what is written to a 0-dimensional float64 tensor.
-        torch._foreach_add_([step.view(1) for step in steps], 1.0)
-
-    def decay_(self, rule: StepRule) -> None:
-        """Apply the sign and the weight decay."""
+        """Convert everything to the dtype of the arithmetic, and apply the sign and the weight decay."""
+        dtype = arithmetic_dtype(self.m["v"][0])
+        self.ys = _in(arithmetic_dtype(self.xs[0]), self.xs)
+        self.hs = _in(dtype, self.gs)
+        self.wide = {name: _in(dtype, ms) for name, ms in self.m.items()}
         eta, decay = _number(rule.eta, self.ys[0]), _number(rule.weight_decay, self.ys[0])
         if rule.maximize:
             self.hs = list(torch._foreach_neg(self.hs))
-        if decay != 0 and rule.decoupled_weight_decay:
+        if isinstance(decay, float) and decay == 0:
+            return
+        if rule.decoupled_weight_decay:
             torch._foreach_mul_(self.ys, 1 - eta * decay)
-        elif decay != 0:
-            penalties = torch._foreach_mul([y.to(self.dtype) for y in self.ys], decay)
+        elif isinstance(decay, float):
+            self.hs = list(torch._foreach_add(self.hs, _in(dtype, self.ys), alpha=decay))
+        else:
+            penalties = torch._foreach_mul(_in(dtype, self.ys), decay)
             self.hs = list(torch._foreach_add(self.hs, penalties))
 
-    def sema_(self, name: str, samples: Tensors, gamma: Rate) -> Tensors:
-        """Do what :func:`semaopt.estimator.sema_` does, for a list of tensors."""
-        if self.corrected:
-            weights = [state[f"{name}_weight"].view(1) for state in self.states]
-            _lerp_(weights, [torch.ones_like(w) for w in weights], gamma)
-            _lerp_(self.m[name], samples, gamma)
-            return list(torch._foreach_div(self.m[name], self.weight(name)))
-        if isinstance(self.t, list):
-            _lerp_(self.m[name], samples, [scalar(one_or(gamma, t, samples[0]), samples[0]) for t in self.t])
-        else:
-            _lerp_(self.m[name], samples, 1.0 if self.t == 0 else gamma)
-        return self.m[name]
+    def part(self, numbers: Numbers) -> Numbers:
+        """Return the numbers that belong to these tensors."""
+        return numbers[self.members] if isinstance(numbers, list) else numbers
+
+    def lerp_(self, name: str, samples: Tensors, gamma: Numbers) -> None:
+        """Take a step of the averages of this name, as :func:`semaopt.estimator.track_` does."""
+        gamma = self.part(gamma)
+        weights = [gamma] * len(samples) if isinstance(gamma, Tensor) else gamma
+        torch._foreach_lerp_(self.wide[name], samples, weights)
 
     def squares(self) -> Tensors:
         """Return what :func:`semaopt.estimator.square` returns, for a list of tensors."""
@@ -73,129 +81,221 @@ class Bucket:
         torch._foreach_clamp_max_(squares, largest(self.hs[0]))
         return squares
 
-    def weight(self, name: str) -> Numbers:
-        """Return the average of the constant 1 that corrects ``m[name]``."""
-        weights = [state[f"{name}_weight"] for state in self.states]
-        if torch.compiler.is_compiling():
-            return [scalar(w, self.m[name][0]) for w in weights]
-        return weights[0].item()
-
-    def narrow(self) -> None:
+    def narrow(self, states: list[dict[str, Any]]) -> None:
         """Write back into parameters and states that are stored in fewer bits."""
-        for x, y in zip(self.xs, self.ys, strict=True):
-            if y is not x:
-                x.copy_(y)
-        for i, state in enumerate(self.states):
-            round_state_(state, {name: averages[i] for name, averages in self.m.items()})
+        if self.ys is not self.xs:
+            torch._foreach_copy_(self.xs, self.ys)
+        if "rounding" in states[0]:
+            for i, state in enumerate(states[self.members]):
+                round_state_(state, {name: averages[i] for name, averages in self.wide.items()})
+
+
+class Bucket:
+    """Parameters on one device with equal dtypes and, if their counters are on the host, equal counters.
+
+    Args:
+        rule: the rule of the group.
+        xs, gs, states: the parameters, their gradients and their states.
+    """
+
+    def __init__(self, rule: StepRule, xs: Tensors, gs: Tensors, states: list[dict[str, Any]]) -> None:
+        self.rule, self.xs, self.gs, self.states = rule, xs, gs, states
+        self.names = ("v", *rule.scaling.buffers)
+        self.like = states[0]["v"].new_empty((), dtype=arithmetic_dtype(states[0]["v"]))
+        (self._count_on_host if on_host(states[0]["step"]) else self._count_in_tensors)()
+
+    def _count_on_host(self) -> None:
+        """Count the step and compute its coefficients as numbers."""
+        before = counters_of(self.states[0])
+        after = count(self.rule, before)
+        advance_(self.states, before, after)
+        self.gamma: Numbers = after.gamma
+        self.gamma_u: Numbers = after.gamma_u
+        self.inverse_weight: Numbers = 1.0 / after.v_weight
+        self.root: Numbers = math.sqrt(after.u_weight)
+
+    def _count_in_tensors(self) -> None:
+        """Do the same with tensors: inside torch.compile, or if the counters are on the parameters' device."""
+        rule, row, like = self.rule, row_of(self.rule), self.like
+        gamma, gamma_u = scalar_rate(rule.gamma, like), row.numbers(rule.scaling)[0]
+        steps = [state["step"] for state in self.states]
+        before = [step.clone() for step in steps]
+        # Through views: torch.compile loses what is written to a 0-dimensional float64 tensor.
+        torch._foreach_add_([step.view(1) for step in steps], 1.0)
+        self.gamma = scalar(gamma, like) if isinstance(gamma, Tensor) else gamma
+        self.gamma_u, self.inverse_weight, self.root = gamma_u, 1.0, 1.0
+        if rule.bias_correction:
+            self.inverse_weight = [w.reciprocal() for w in self._weights("v_weight", gamma)]
+            self.root = [w.sqrt() for w in self._weights("u_weight", gamma_u)] if row.weighs_u else 1.0
+        else:
+            self.gamma = [scalar(one_or(gamma, t, like), like) for t in before]
+            self.gamma_u = [scalar(one_or(gamma_u, t, like), like) for t in before]
+        if isinstance(rule.scaling, scalings.AdaFom):
+            self.gamma_u = [(1 / (t + 1)).to(like) for t in before]
+
+    def _weights(self, name: str, gamma: Rate) -> Tensors:
+        """Update the weights of an average and return them in the dtype of the arithmetic."""
+        weights = [state[name].view(1) for state in self.states]
+        gamma = gamma.to(weights[0]) if isinstance(gamma, Tensor) else gamma
+        for w in weights:
+            w.lerp_(torch.ones_like(w), gamma)
+        return [scalar(w, self.like) for w in weights]
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield all tensors: in one block, but on the CPU in blocks that fit the caches."""
+        lists = [self.xs, self.gs, *([state[name] for state in self.states] for name in self.names)]
+        limit = BLOCK * torch.get_num_threads()
+        whole = torch.compiler.is_compiling() or not self.xs[0].is_cpu or sum(map(Tensor.numel, self.xs)) <= limit
+        if whole:
+            yield self._block(lists, slice(None))
+            return
+        first = total = 0
+        for i, x in enumerate(self.xs):
+            if total + x.numel() > limit and i > first:
+                yield self._block([tensors[first:i] for tensors in lists], slice(first, i))
+                first, total = i, 0
+            total += x.numel()
+            row = [tensors[i] for tensors in lists]
+            if total > limit and "rounding" not in self.states[i] and _is_one_vector(row):
+                for parts in zip(*(torch.split(_flat(t), limit) for t in row), strict=True):
+                    yield self._block([[t] for t in parts], slice(i, i + 1))
+                first, total = i + 1, 0
+        if first < len(self.xs):
+            yield self._block([tensors[first:] for tensors in lists], slice(first, None))
+
+    def _block(self, lists: list[Tensors], members: slice) -> Block:
+        xs, gs, *averages = lists
+        return Block(xs, gs, dict(zip(self.names, averages, strict=True)), members)
+
+    def track_(self, block: Block) -> None:
+        """Compute line 3 of ``alg:adam``."""
+        block.widen(self.rule)
+        block.lerp_("v", block.hs, self.gamma)
+
+    def move_(self, block: Block) -> None:
+        """Compute lines 4 and 5 with one scaling s per coordinate."""
+        rule, row = self.rule, row_of(self.rule)
+        _, g0, u_lo, u_hi = row.numbers(rule.scaling)
+        root, clip = block.part(self.root), rule.clip_scaling
+        assert row.u is not None
+        block.lerp_(row.u, block.squares(), self.gamma_u)
+        u = block.wide[row.u]
+        if row.u_max is not None:
+            u = block.wide[row.u_max]
+            torch._foreach_maximum_(u, block.wide[row.u])
+        denominators = list(torch._foreach_sqrt(u))
+        if u_lo > -math.inf:
+            _clamp_(denominators, math.sqrt(u_lo), math.sqrt(u_hi), root)
+        if g0 != 0:
+            torch._foreach_add_(denominators, _times(root, g0))
+        if clip is not None:
+            _clamp_(denominators, 1 / clip[1], 1 / clip[0], root)
+        eta = _times(block.part(self.inverse_weight), _number(rule.eta, block.ys[0]), root)
+        if isinstance(eta, float):
+            torch._foreach_addcdiv_(block.ys, block.wide["v"], denominators, value=-eta)
+        else:
+            torch._foreach_mul_(denominators, [-1 / e for e in eta] if isinstance(eta, list) else -1 / eta)
+            torch._foreach_addcdiv_(block.ys, block.wide["v"], denominators)
+        block.narrow(self.states)
+
+    def move_by_one_number_(self, block: Block, inverse_s: float | Tensor) -> None:
+        """Compute line 5 with a single scaling s for all coordinates."""
+        eta = _times(block.part(self.inverse_weight), _number(self.rule.eta, block.ys[0]), 1 / inverse_s)
+        if isinstance(eta, float):
+            torch._foreach_add_(block.ys, block.wide["v"], alpha=-eta)
+        else:
+            torch._foreach_sub_(block.ys, torch._foreach_mul(block.wide["v"], eta))
+        block.narrow(self.states)
+
+    def norms(self, blocks: list[Block]) -> Tensors:
+        """Return the norms of the corrected v."""
+        wide = torch.float32 if self.like.device.type == "mps" else torch.float64
+        vs = [v for block in blocks for v in block.wide["v"]]
+        norms = list(torch._foreach_norm(vs, 2, dtype=wide))
+        numbers = self.inverse_weight
+        torch._foreach_mul_(norms, [n.to(wide) for n in numbers] if isinstance(numbers, list) else numbers)
+        return norms
 
 
 def foreach_group(rule: StepRule, xs: Tensors, gs: Tensors, states: list[dict[str, Any]]) -> None:
-    """Take one step under a rule whose scaling is in ``SCALINGS``."""
-    buckets = _buckets(xs, gs, states)
-    vs = []
+    """Take one step under a rule whose scaling is in ``rows.SCALINGS``."""
+    buckets = _buckets(rule, xs, gs, states)
+    if isinstance(rule.scaling, scalings.AdamPlus):
+        _step_by_norm(rule, buckets)
+        return
+    lo, hi = (1.0, 1.0) if rule.clip_scaling is None else rule.clip_scaling
+    one = min(max(1.0, 1 / hi), 1 / lo)  # SHB's u is 1
     for bucket in buckets:
-        bucket.widen(rule)
-        bucket.decay_(rule)
-        vs.append(bucket.sema_("v", bucket.hs, _number(rule.gamma, bucket.ys[0])))  # line 3
-    for bucket, v in zip(buckets, vs, strict=True):
-        u = SCALINGS[type(rule.scaling)](rule.scaling, bucket, vs)  # line 4
-        _descend_(bucket.ys, v, u, rule)  # line 5
-        bucket.narrow()
+        for block in bucket.blocks():
+            bucket.track_(block)
+            if isinstance(rule.scaling, scalings.SHB):
+                bucket.move_by_one_number_(block, one)
+            else:
+                bucket.move_(block)
 
 
-def _buckets(xs: Tensors, gs: Tensors, states: list[dict[str, Any]]) -> list[Bucket]:
-    found: dict[tuple[Any, ...], Bucket] = {}
-    for x, g, state in zip(xs, gs, states, strict=True):
-        key: tuple[Any, ...] = (x.device, x.dtype, state["v"].dtype)
-        if not torch.compiler.is_compiling():
-            key = (*key, *(state[name].item() for name in ("step", "v_weight", "u_weight") if name in state))
-        bucket = found.setdefault(key, Bucket())
-        bucket.xs.append(x)
-        bucket.gs.append(g)
-        bucket.states.append(state)
-    return list(found.values())
+def _step_by_norm(rule: StepRule, buckets: list[Bucket]) -> None:
+    """Take a step of Adam+, whose u is the norm of v over all parameters."""
+    found = [(bucket, list(bucket.blocks())) for bucket in buckets]
+    norms: Tensors = []
+    for bucket, blocks in found:
+        for block in blocks:
+            bucket.track_(block)
+        norms += bucket.norms(blocks)
+    u = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
+    inverse_s = u.sqrt() + rule.scaling.g0
+    if rule.clip_scaling is not None:
+        inverse_s = inverse_s.clamp(1 / rule.clip_scaling[1], 1 / rule.clip_scaling[0])
+    for bucket, blocks in found:
+        for block in blocks:
+            bucket.move_by_one_number_(block, _number(inverse_s.to(bucket.like.device), block.ys[0]))
+
+
+def _buckets(rule: StepRule, xs: Tensors, gs: Tensors, states: list[dict[str, Any]]) -> list[Bucket]:
+    readable = on_host(states[0]["step"])
+    keys = [
+        (x.device, x.dtype, state["v"].dtype, counters_of(state) if readable else None)
+        for x, state in zip(xs, states, strict=True)
+    ]
+    found: dict[Any, list[int]] = {}
+    for i, key in enumerate(keys):
+        found.setdefault(key, []).append(i)
+    if len(found) == 1:
+        return [Bucket(rule, xs, gs, states)]
+    lists = [[[values[i] for i in part] for values in (xs, gs, states)] for part in found.values()]
+    return [Bucket(rule, *part) for part in lists]  # type: ignore[arg-type]
+
+
+def _in(dtype: torch.dtype, tensors: Tensors) -> Tensors:
+    """Return tensors in a dtype; the same list if all have it."""
+    return tensors if {t.dtype for t in tensors} == {dtype} else [t.to(dtype) for t in tensors]
 
 
 def _number(rate: Rate, x: Tensor) -> Rate:
-    """Return a tensor rate as a number; in a trace, as a tensor with at least the precision of x's arithmetic."""
-    if isinstance(rate, Tensor) and not torch.compiler.is_compiling():
-        return rate.item()
-    return scalar_rate(rate, x)
+    """Return a tensor rate on the host as a number, any other with at least the precision of x's arithmetic."""
+    return rate.item() if isinstance(rate, Tensor) and on_host(rate) else scalar_rate(rate, x)
 
 
-def _lerp_(v: Tensors, samples: Tensors, gamma: Numbers | Tensor) -> None:
-    if isinstance(gamma, float):
-        torch._foreach_lerp_(v, samples, gamma)
-        return
-    moves = torch._foreach_sub(samples, v)
-    torch._foreach_mul_(moves, gamma)
-    torch._foreach_add_(v, moves)
+def _times(*factors: Numbers) -> Numbers:
+    """Multiply numbers, some of which may be lists of one number per tensor."""
+    size = next((len(f) for f in factors if isinstance(f, list)), None)
+    if size is None:
+        return functools.reduce(operator.mul, factors)
+    rows: list[list[Any]] = [[f[i] if isinstance(f, list) else f for f in factors] for i in range(size)]
+    return [functools.reduce(operator.mul, row) for row in rows]
 
 
-def _descend_(xs: Tensors, v: Tensors, u: Tensors | Tensor | float, rule: StepRule) -> None:
-    """Do what :func:`semaopt.kernels.loop.descend_` does, for a list of tensors."""
-    eta, g0, clip = _number(rule.eta, xs[0]), rule.scaling.g0, rule.clip_scaling
-    if not isinstance(u, list):  # one number for all coordinates
-        # A Python number as a tensor of torch's default dtype would be rounded to float32.
-        u = u if isinstance(u, Tensor) else torch.full((), u, dtype=v[0].dtype, device=v[0].device)
-        inverse_s = u**0.5 + g0
-        inverse_s = inverse_s if clip is None else inverse_s.clamp(1 / clip[1], 1 / clip[0])
-        moves = torch._foreach_mul(v, inverse_s.reciprocal().to(v[0].dtype))
-    else:
-        denominators = torch._foreach_sqrt(u)
-        torch._foreach_add_(denominators, g0)
-        if clip is not None:
-            torch._foreach_clamp_min_(denominators, 1 / clip[1])
-            torch._foreach_clamp_max_(denominators, 1 / clip[0])
-        if isinstance(eta, float):
-            torch._foreach_addcdiv_(xs, v, denominators, value=-eta)
-            return
-        moves = torch._foreach_div(v, denominators)
-    torch._foreach_mul_(moves, eta)
-    torch._foreach_sub_(xs, moves)
+def _clamp_(tensors: Tensors, lo: float, hi: float, factor: Numbers) -> None:
+    """Clamp to [lo, hi] times the factor."""
+    torch._foreach_clamp_min_(tensors, _times(factor, lo))  # type: ignore[arg-type]
+    torch._foreach_clamp_max_(tensors, _times(factor, hi))  # type: ignore[arg-type]
 
 
-# ---- the rows of Table 2 -------------------------------------------------------------------------------------------
+def _is_one_vector(tensors: Tensors) -> bool:
+    """Return whether tensors of one shape fill their memory in the same order, so that they can be cut alike."""
+    return is_dense(tensors[0]) and all(same_strides(t, tensors[0]) for t in tensors[1:])
 
 
-def _shb(row: scalings.SHB, b: Bucket, vs: list[Tensors]) -> float:
-    return 1.0
-
-
-def _adam(row: scalings.Adam, b: Bucket, vs: list[Tensors]) -> Tensors:
-    return b.sema_("u", b.squares(), 1 - row.beta2)
-
-
-def _amsgrad(row: scalings.AMSGrad, b: Bucket, vs: list[Tensors]) -> Tensors:
-    b.sema_("u", b.squares(), 1 - row.beta2)
-    torch._foreach_maximum_(b.m["u_max"], b.m["u"])
-    return list(torch._foreach_div(b.m["u_max"], b.weight("u"))) if b.corrected else b.m["u_max"]
-
-
-def _adafom(row: scalings.AdaFom, b: Bucket, vs: list[Tensors]) -> Tensors:
-    gamma = [1 / (t.to(b.hs[0]) + 1) for t in b.t] if isinstance(b.t, list) else 1 / (b.t + 1)
-    _lerp_(b.m["u_mean"], b.squares(), gamma)
-    return b.m["u_mean"]
-
-
-def _adam_plus(row: scalings.AdamPlus, b: Bucket, vs: list[Tensors]) -> Tensor:
-    return group_norm([v for bucket in vs for v in bucket]).to(b.hs[0].device)
-
-
-def _adabound(row: scalings.AdaBound, b: Bucket, vs: list[Tensors]) -> Tensors:
-    u = b.sema_("u", b.squares(), 1 - row.beta2)
-    clipped = list(torch._foreach_clamp_min(u, row.c_u**-2))
-    torch._foreach_clamp_max_(clipped, row.c_l**-2)
-    return clipped
-
-
-#: Functions of (row, bucket, corrected v of all buckets) that return u. Subclasses of a row are not included: they may
-#: have another formula.
-SCALINGS: dict[type, Callable[[Any, Bucket, list[Tensors]], Tensors | Tensor | float]] = {
-    scalings.SHB: _shb,
-    scalings.Adam: _adam,
-    scalings.AMSGrad: _amsgrad,
-    scalings.AdaFom: _adafom,
-    scalings.AdamPlus: _adam_plus,
-    scalings.AdaBound: _adabound,
-}
+def _flat(t: Tensor) -> Tensor:
+    """Return a tensor without gaps as a vector, in the order of its memory."""
+    return t.detach().as_strided((t.numel(),), (1,))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semaopt.estimator import COUNTERS, Rate, arithmetic_dtype, group_norm, real, sema_
+from semaopt.estimator import COUNTERS, Rate, arithmetic_dtype, average_, estimate, group_norm, real
 from semaopt.kernels.rounding import round_state_
 from semaopt.kernels.rule import StepRule
 from semaopt.scalings import Seen
@@ -18,6 +18,10 @@ def descend_(
     x: Tensor, v: Tensor, u: Tensor | float, g0: float, eta: Rate, *, clip: tuple[float, float] | None
 ) -> None:
     """Compute ``x <- x - eta s v`` with ``s = 1/(sqrt(u) + g0)``, clipped to [c_l, c_u] if ``clip`` is given."""
+    if isinstance(u, Tensor) and not torch.is_grad_enabled():  # temporary tensors can be overwritten
+        root = u.sqrt().add_(g0)
+        x.sub_((v / (root if clip is None else root.clamp_(1 / clip[1], 1 / clip[0]))).mul_(eta))
+        return
     inverse_s = u**0.5 + g0
     if clip is not None:
         low, high = 1 / clip[1], 1 / clip[0]
@@ -29,27 +33,33 @@ def descend_(
 def asa_(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Tensor]]) -> None:
     """Compute lines 3 to 5 of ``alg:adam`` for the parameters of one group, in place."""
     ts = [count_(m["step"]) for m in states]
-    vs = [
-        sema_(m, "v", g, rule.gamma, t, corrected=rule.bias_correction)  # line 3
-        for m, g, t in zip(states, gs, ts, strict=True)
-    ]
+    corrected = rule.bias_correction
+    for m, g, t in zip(states, gs, ts, strict=True):
+        average_(m, "v", g, rule.gamma, t, corrected=corrected)  # line 3
+
     norms: list[Tensor] = []
 
     def norm() -> Tensor:
         if not norms:
-            norms.append(group_norm(vs))
+            norms.append(group_norm([estimate(m, "v", corrected=corrected) for m in states]))
         return norms[0]
 
-    for x, g, m, v, t in zip(xs, gs, states, vs, ts, strict=True):
-        u = rule.scaling.update_(m, Seen(g, v, t, norm, rule.bias_correction))  # line 4
+    for x, g, m, t in zip(xs, gs, states, ts, strict=True):
+        v = estimate(m, "v", corrected=corrected)
+        u = rule.scaling.update_(m, Seen(g, v, t, norm, corrected))  # line 4
         descend_(x, v, u, rule.scaling.g0, rule.eta, clip=rule.clip_scaling)  # line 5
 
 
 def count_(step: Tensor) -> Rate:
-    """Add 1 to the step counter and return its value before: a tensor inside torch.compile, else a number."""
-    t = step.clone() if torch.compiler.is_compiling() else step.item()
+    """Add 1 to the step counter and return its value before: a number if it is on the host, else a tensor."""
+    t = step.item() if on_host(step) else step.clone()
     increment_(step)
     return t
+
+
+def on_host(number: Tensor) -> bool:
+    """Return whether the value of a tensor can be read now: it is on the CPU, and torch.compile is not tracing."""
+    return number.is_cpu and not torch.compiler.is_compiling()
 
 
 def increment_(step: Tensor) -> None:

@@ -108,9 +108,9 @@ def round_state_(state: Mapping[str, Tensor], wide: Mapping[str, Tensor]) -> Non
     """
     if "rounding" not in state:
         return
-    step = state["step"]
+    step, tracing = state["step"], torch.compiler.is_compiling()
     random = random_bits(
-        state["v"], key_of(state["rounding"], (step if torch.compiler.is_compiling() else step.item()) - 1)
+        state["v"], key_of(state["rounding"], (step.item() if step.is_cpu and not tracing else step) - 1)
     )
     for name, value in wide.items():
         if name not in COUNTERS:

@@ -23,8 +23,9 @@ from torch.autograd.graph import increment_version
 
 from semaopt import scalings
 from semaopt.estimator import arithmetic_dtype
-from semaopt.kernels.compiled import MOST_TABLES, SCALINGS
+from semaopt.kernels.compiled import MOST_TABLES
 from semaopt.kernels.layout import PLAIN, is_dense, same_strides
+from semaopt.kernels.rows import Counters, advance_, count, counters_of, row_of
 from semaopt.kernels.rule import StepRule
 
 #: Environment variable of Triton; with 1 its interpreter runs the kernels on CPU tensors, for tests.
@@ -67,14 +68,6 @@ class Numbers(NamedTuple):
     sign: float
     mean_weight: float
     steps: int
-
-
-class Counters(NamedTuple):
-    """Counters of a parameter before the step; a weight is 0 if it is absent."""
-
-    step: float
-    v_weight: float
-    u_weight: float
 
 
 # ---- availability ---------------------------------------------------------------------------------------------------
@@ -295,18 +288,17 @@ def step(
     if not xs or not PLAIN.issuperset(map(type, (*xs, *gs))) or any(map(Tensor.is_neg, gs)):
         return False
     kernels = kernels_for(xs[0].device)
-    if kernels is None or any(why_unavailable(x.device) is not None for x in xs):
+    readable = all(m["step"].is_cpu for m in states)
+    if kernels is None or not readable or any(why_unavailable(x.device) is not None for x in xs):
         return False
-    row = SCALINGS[type(rule.scaling)]
+    row = row_of(rule)
     names = ("v", row.u, row.u_max)
     means: Sequence[Tensor | None] = [None] * len(xs) if average is None else average.means
     rows: list[list[Tensor | None]] = [
         [x, g, *(None if name is None else m[name] for name in names), mean]
         for x, g, m, mean in zip(xs, gs, states, means, strict=True)
     ]
-    counters = [
-        Counters(*(m[name].item() if name in m else 0.0 for name in ("step", "v_weight", "u_weight"))) for m in states
-    ]
+    counters = [counters_of(m) for m in states]
     keys = [0 if rule.state_dtype is None else int(m["rounding"]) for m in states]
     labels = tuple(map(counters.index, counters))
     table = _table(rows, keys, labels)
@@ -328,7 +320,9 @@ def step(
     square = _square_of_norm(kernels.norm, launches) if normed else torch.zeros(0)
     for part, numbers, _, constants in launches:
         _launch(kernels.update, part, (square.to(part.device) if normed else part.tensors, *numbers), constants)
-    _count(rule, states, counters)
+    for label in set(labels):
+        members = [m for m, its in zip(states, labels, strict=True) if its == label]
+        advance_(members, counters[label], count(rule, counters[label]))
     increment_version(xs)  # autograd must notice the change, as with torch's own in-place operations
     return True
 
@@ -356,48 +350,21 @@ def _square_of_norm(kernel: Any, launches: list[_Launch]) -> Tensor:
     return torch.stack(sums).sum()
 
 
-def _towards_one(w: float, gamma: float) -> float:
-    """Equal torch's lerp from a weight to 1, in its two forms."""
-    return w + gamma * (1.0 - w) if gamma < 0.5 else 1.0 - (1.0 - w) * (1.0 - gamma)
-
-
 def _numbers(rule: StepRule, counters: Counters, mean_weight: float) -> tuple[Numbers, float]:
     """Return the coefficients of this step, and 1/v_weight: count() of step.c."""
-    eta, gamma, decay = float(rule.eta), float(rule.gamma), float(rule.weight_decay)
-    row, clip, decoupled = SCALINGS[type(rule.scaling)], rule.clip_scaling, rule.decoupled_weight_decay
-    gamma_u, g0, u_lo, u_hi = row.numbers(rule.scaling)
+    eta, decay, now = float(rule.eta), float(rule.weight_decay), count(rule, counters)
+    clip, decoupled = rule.clip_scaling, rule.decoupled_weight_decay
+    _, g0, u_lo, u_hi = row_of(rule).numbers(rule.scaling)
     inverse_lo, inverse_hi = (-_INF, _INF) if clip is None else (1 / clip[1], 1 / clip[0])
-    inverse_weight = weight_u = 1.0
-    shrink = 1 - eta * decay if decoupled else 1.0
-    if rule.bias_correction:
-        inverse_weight = 1.0 / _towards_one(counters.v_weight, gamma)
-        weight_u = 1.0 / _towards_one(counters.u_weight, gamma_u) if row.weighs_u else 1.0
-    elif counters.step == 0:  # v_0 = O(x_0): the first step uses gamma = 1
-        gamma = gamma_u = 1.0
-    if isinstance(rule.scaling, scalings.AdaFom):
-        gamma_u = 1.0 / (counters.step + 1.0)
+    shrink, inverse_weight = 1 - eta * decay if decoupled else 1.0, 1.0 / now.v_weight
     eta *= inverse_weight
     if isinstance(rule.scaling, scalings.SHB):  # u = 1
         eta *= 1.0 / min(max(1.0 + g0, inverse_lo), inverse_hi)
     numbers = Numbers(
-        eta, gamma, gamma_u, weight_u, g0, u_lo, u_hi, inverse_lo, inverse_hi,
+        eta, now.gamma, now.gamma_u, 1.0 / now.u_weight, g0, u_lo, u_hi, inverse_lo, inverse_hi,
         0.0 if decoupled else decay, shrink, -1.0 if rule.maximize else 1.0, mean_weight, int(counters.step),
     )  # fmt: skip
     return numbers, inverse_weight
-
-
-def _count(rule: StepRule, states: list[dict[str, Any]], counters: list[Counters]) -> None:
-    """Increment the step counters and update the weights, which are numbers on the CPU."""
-    torch._foreach_add_([m["step"] for m in states], 1.0)
-    if not rule.bias_correction:
-        return
-    row = SCALINGS[type(rule.scaling)]
-    rates = {"v_weight": float(rule.gamma)}
-    if row.weighs_u:
-        rates["u_weight"] = row.numbers(rule.scaling)[0]
-    for name, gamma in rates.items():
-        for m, before in zip(states, counters, strict=True):
-            m[name].fill_(_towards_one(getattr(before, name), gamma))
 
 
 def ascend_box_(ys: list[Tensor], gs: list[Tensor], eta: float, lo: float, hi: float) -> bool:

@@ -31,6 +31,7 @@ _VALIDATORS: dict[str, Callable[[Any], None]] = {
     "maximize": lambda value: validate_flag("maximize", value),
     "bias_correction": lambda value: validate_flag("bias_correction", value),
     "differentiable": lambda value: validate_flag("differentiable", value),
+    "device_counters": lambda value: validate_flag("device_counters", value),
     "implementation": dispatch.validate_implementation,
     "rounding_seed": lambda value: require(
         type(value) is int, "rounding_seed", value, "must be a whole number", "it seeds the rounding of bf16 states"
@@ -40,7 +41,7 @@ _VALIDATORS: dict[str, Callable[[Any], None]] = {
 #: Options whose values are objects, and the module that turns each into plain values and back.
 _OBJECTS: dict[str, Any] = {"scaling": scalings, "project": projections, "inverse": inverses}
 #: Options that belong to the machine, not to the checkpoint.
-_LOCAL = ("implementation", "state_dtype")
+_LOCAL = ("implementation", "state_dtype", "device_counters")
 #: Options of an averaged group that an optimizer does not offer in its constructor.
 FIXED: dict[str, Any] = {
     "maximize": False,
@@ -70,7 +71,7 @@ _EQUIVALENTS = {
     "amsgrad": "pass scaling='amsgrad'",
     "fused": "pass implementation='c'; 'auto' takes it where it is supported",
     "foreach": "pass implementation='foreach'; 'auto' takes it where it is supported",
-    "capturable": "leave it out and compile the step: torch.compile(optimizer.step)",
+    "capturable": "compile the step, torch.compile(optimizer.step); for CUDA graphs use ASA with device_counters=True",
 }
 
 
@@ -165,6 +166,16 @@ def require_dense(group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], num
                 "its moving averages decay in every coordinate at every step; use nn.Embedding(sparse=False), or "
                 "torch.optim.SparseAdam for that parameter"
             )
+
+
+def _counter_device(group: Mapping[str, Any], x: Tensor) -> torch.device | str:
+    """Return the device of the counters of parameter ``x``."""
+    return x.device if group.get("device_counters") else "cpu"
+
+
+def _restored_state(group: Mapping[str, Any], saved: Mapping[str, Any], x: Tensor) -> dict[str, Tensor]:
+    """Return the state of parameter ``x`` from a checkpoint, as the options of its group say."""
+    return restored(saved, x, group.get("state_dtype"), _counter_device(group, x))
 
 
 class SemaOptimizer(Optimizer):
@@ -371,7 +382,8 @@ class SemaOptimizer(Optimizer):
         if "scaling" not in group:
             state.update(zero_state(x, buffers))
             return
-        state.update(zero_state(x, buffers, weights=group["bias_correction"], dtype=group["state_dtype"]))
+        weights, dtype = group["bias_correction"], group["state_dtype"]
+        state.update(zero_state(x, buffers, weights=weights, dtype=dtype, device=_counter_device(group, x)))
         self._init_rounding(state, group, next(k for k, mine in enumerate(self.param_groups) if mine is group), i)
 
     @staticmethod
@@ -380,7 +392,7 @@ class SemaOptimizer(Optimizer):
         if group.get("state_dtype") is None:
             state.pop("rounding", None)
         elif "rounding" not in state:
-            state["rounding"] = counter("rounding", first_key(group["rounding_seed"], k, i))
+            state["rounding"] = counter("rounding", first_key(group["rounding_seed"], k, i), state["step"].device)
 
     def _initializes(self, closure: Any) -> bool:
         """Return whether torch.distributed.checkpoint makes this call, and if so create the state without a step.
@@ -431,7 +443,7 @@ class SemaOptimizer(Optimizer):
             for k, (given, group) in enumerate(zip(seen["param_groups"], self.param_groups, strict=True)):
                 for i, (key, x) in enumerate(zip(given["params"], group["params"], strict=True)):
                     if seen["state"].get(key):
-                        self.state[x].update(restored(seen["state"][key], x, group.get("state_dtype")))
+                        self.state[x].update(_restored_state(group, seen["state"][key], x))
                         self._init_rounding(self.state[x], group, k, i)
 
         # Ours runs after the user's own pre-hooks and before the user's own post-hooks.

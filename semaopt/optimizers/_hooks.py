@@ -51,7 +51,7 @@ def lean_hooks(step: F) -> F:
     def wrapper(self: SemaOptimizer, *args: Any, **kwargs: Any) -> Any:
         if "closure" in kwargs and self._initializes(kwargs["closure"]):
             return None
-        if torch._C._autograd._profiler_enabled():
+        if not torch.compiler.is_compiling() and torch._C._autograd._profiler_enabled():
             with record_function(f"Optimizer.step#{type(self).__name__}.step"):
                 return _call_with_hooks(step, (self, *args), kwargs)
         hooked = (

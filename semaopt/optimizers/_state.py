@@ -15,26 +15,34 @@ from semaopt.kernels.layout import PLAIN
 _REMEDY = "load it into the optimizer of the same model, with the same scaling"
 
 
-def counter(name: str, value: float | Tensor = 0.0) -> Tensor:
-    """Return one of :data:`COUNTERS` as a tensor on the CPU, where reading it does not wait for a device.
+def counter(name: str, value: float | Tensor = 0.0, device: torch.device | str = "cpu") -> Tensor:
+    """Return one of :data:`COUNTERS` as a tensor, by default on the CPU, where reading it does not wait for a device.
 
     It is 0-dimensional: torch.distributed.checkpoint expects tensors with dimensions on the parameters' device.
     """
     # float64 counts steps exactly. A float32 counter, as in torch, stops at 2^24 and would freeze the rounding key.
     dtype = torch.int64 if name == "rounding" else torch.float64
-    return torch.as_tensor(value, dtype=dtype, device="cpu").clone()
+    return torch.as_tensor(value, dtype=dtype, device=device).clone()
 
 
 def zero_state(
-    x: Tensor, buffers: Sequence[str], *, weights: bool = False, dtype: torch.dtype | None = None
+    x: Tensor,
+    buffers: Sequence[str],
+    *,
+    weights: bool = False,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
-    """Return the state of ``x`` before its first step: a counter, zero buffers and, if asked for, their weights."""
-    state = {"step": counter("step")}
+    """Return the state of ``x`` before its first step: a counter, zero buffers and, if asked for, their weights.
+
+    ``device`` is that of the counter and the weights.
+    """
+    state = {"step": counter("step", device=device)}
     for name in buffers:
         state[name] = torch.zeros_like(x, dtype=state_dtype(x, dtype), memory_format=torch.preserve_format)
         weight = f"{name}_weight"
         if weights and weight in COUNTERS:
-            state[weight] = counter(weight)
+            state[weight] = counter(weight, device=device)
     return state
 
 
@@ -48,12 +56,14 @@ def validate_saved(saved: Mapping[str, Any] | None, x: Tensor, names: Iterable[s
             require(value.shape == x.shape, name, tuple(value.shape), shapes, _REMEDY)
 
 
-def restored(saved: Mapping[str, Any], x: Tensor, chosen: torch.dtype | None) -> dict[str, Tensor]:
+def restored(
+    saved: Mapping[str, Any], x: Tensor, chosen: torch.dtype | None, device: torch.device | str = "cpu"
+) -> dict[str, Tensor]:
     """Return copies of one parameter's saved counters and averages, the averages in their proper dtype."""
     state = {}
     for name, value in saved.items():
         if name in COUNTERS:
-            state[name] = counter(name, value)
+            state[name] = counter(name, value, device)
         elif isinstance(value, Tensor) and value.shape == x.shape and {type(value), type(x)} <= PLAIN:
             state[name] = torch.empty_like(x, dtype=state_dtype(x, chosen)).copy_(value)
         elif isinstance(value, Tensor):

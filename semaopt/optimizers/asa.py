@@ -49,6 +49,9 @@ class ASA(SemaOptimizer):
         state_dtype: ``torch.bfloat16`` stores v and u of float32 and bf16 parameters in bf16 with stochastic rounding:
             half the memory of the averages, and a faster step where memory is the limit.
         rounding_seed: seed of that rounding; ranks that train one model together must share it.
+        device_counters: keep step counts and bias weights on the device of the parameters, so that a CUDA graph can
+            capture the step, as with torch's ``capturable=True``. Pass ``lr`` and ``beta`` as tensors on that device
+            if they change between replays. On the CPU it changes nothing. Not saved in the state dict.
         on_nonfinite: policy for a gradient with NaN or Inf. None (default) does not search for them. ``"error"``
             raises an error that names the parameter. ``"skip"`` skips the step, counts it in ``skipped_steps``, runs
             no post-hooks and returns the closure's loss. In both cases no parameter, average or counter of any group
@@ -81,6 +84,7 @@ class ASA(SemaOptimizer):
         implementation: str = "auto",
         state_dtype: torch.dtype | None = None,
         rounding_seed: int = 0,
+        device_counters: bool = False,
         on_nonfinite: str | None = None,
     ) -> None:
         defaults = dict(
@@ -96,6 +100,7 @@ class ASA(SemaOptimizer):
             implementation=implementation,
             state_dtype=state_dtype,
             rounding_seed=rounding_seed,
+            device_counters=device_counters,
         )
         super().__init__(params, defaults, on_nonfinite=on_nonfinite)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import semaopt
-from semaopt.kernels import dispatch, foreach
+from semaopt.kernels import dispatch, foreach, rows
 from tests.kernels.common import CLOSE, OPTIONS, SCALINGS, assert_agree, normal, parameters, trained
 
 
@@ -29,8 +31,133 @@ def test_group_with_mixed_dtypes_and_strides():
         )
 
 
-def test_every_scaling_has_a_foreach_row():
-    assert set(foreach.SCALINGS) == set(semaopt.scalings.BY_NAME.values())
+def test_every_scaling_has_a_row():
+    assert set(rows.SCALINGS) == set(semaopt.scalings.BY_NAME.values())
+
+
+# ---- passes over memory, blocks -------------------------------------------------------------------------------------
+
+
+class Recorder(TorchDispatchMode):
+    """Count the operations on tensors of one shape, and refuse to read a tensor of another device than the CPU."""
+
+    def __init__(self, shape=None):
+        super().__init__()
+        self.shape, self.passes = shape, []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        flat = [t for t in pytree.tree_leaves((args, kwargs or {})) if isinstance(t, torch.Tensor)]
+        out = func(*args, **(kwargs or {}))
+        kind = func.name().partition("::")[2]
+        devices = {t.device.type for t in pytree.tree_leaves((flat, out)) if isinstance(t, torch.Tensor) and t.ndim}
+        if kind.startswith(("_local_scalar_dense", "nonzero", "is_nonzero", "equal")):
+            assert all(t.is_cpu for t in flat), f"{kind} waits for the device"
+        if kind.startswith(("_to_copy", "copy_", "_foreach_copy_")):
+            assert len(devices) <= 1, f"{kind} from {devices} waits for the device"
+        if any(t.shape == self.shape for t in flat) and kind not in ("detach", "empty_like", "new_empty"):
+            self.passes.append(kind)
+        return out
+
+
+def passes(build):
+    xs = [torch.nn.Parameter(normal((4, 3), torch.float32, i)) for i in range(2)]
+    optimizer = build(xs)
+    for k in range(2):  # the first step makes the states
+        for x in xs:
+            x.grad = normal((4, 3), torch.float32, k)
+        with Recorder(torch.Size((4, 3))) as found:
+            optimizer.step()
+    return found.passes
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+@pytest.mark.parametrize(
+    ("scaling", "theirs", "more"),
+    [
+        ("adam", lambda xs: torch.optim.Adam(xs, foreach=True), 0),
+        ("amsgrad", lambda xs: torch.optim.Adam(xs, foreach=True, amsgrad=True), 0),
+        ("shb", lambda xs: torch.optim.SGD(xs, 0.1, momentum=0.9, dampening=0.9, foreach=True), 0),
+        # Adagrad has no average of the gradient, and no limit for g^2.
+        ("adafom", lambda xs: torch.optim.Adagrad(xs, foreach=True), 2),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_no_more_passes_than_torch(scaling, theirs, more, corrected):
+    options = {"scaling": scaling, "bias_correction": corrected, "implementation": "foreach"}
+    assert len(passes(lambda xs: semaopt.ASA(xs, **options))) <= len(passes(theirs)) + more
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_blocks_have_the_result_of_the_whole(scaling, monkeypatch):
+    """Tensors larger than a block are cut; a transposed one is cut in the order of its memory."""
+    results = []
+    for block in (1 << 30, 64):
+        monkeypatch.setattr(foreach, "BLOCK", block)
+        xs = parameters(torch.float32, ((3, 2), (150,), (5,), (0, 3), (65, 2)))
+        results.append(
+            trained("foreach", torch.float32, scaling, xs=[*xs, torch.nn.Parameter(torch.ones(80, 2)[:, 1])])
+        )
+    assert_agree(*results, **({"rtol": 1e-6, "atol": 1e-6} if scaling == "adam+" else {}))
+
+
+# ---- devices: nothing waits, and counters can be tensors ------------------------------------------------------------
+
+REMOTE = [
+    {},
+    {"bias_correction": False, "weight_decay": 0.1, "maximize": True},
+    {"clip_scaling": (0.5, 2.0), "weight_decay": 0.1, "decoupled_weight_decay": True},
+    {"lr": "tensor"},
+    {"device_counters": True, "lr": "tensor", "beta": "tensor", "weight_decay": 0.1, "clip_scaling": (0.5, 2.0)},
+    {"device_counters": True, "bias_correction": False, "decoupled_weight_decay": True, "weight_decay": 0.1},
+    {"state_dtype": torch.bfloat16},
+    {"state_dtype": torch.bfloat16, "device_counters": True},
+]
+
+
+@pytest.mark.parametrize("implementation", ["auto", "loop"])
+@pytest.mark.parametrize("options", REMOTE, ids=str)
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_no_step_waits_for_the_device(scaling, options, implementation):
+    """A tensor on the meta device has no value, so reading one raises; the recorder finds copies between devices."""
+    xs = [torch.nn.Parameter(torch.empty(shape, device="meta")) for shape in ((3, 2), (), (7,))]
+    given = {name: value for name, value in options.items() if value != "tensor"}
+    optimizer = semaopt.ASA(xs, scaling=scaling, implementation=implementation, **given)
+    for name in options.keys() - given.keys():  # the constructor validates numbers, which it has to read
+        optimizer.param_groups[0][name] = torch.empty((), device="meta")
+    for x in xs:
+        x.grad = torch.empty_like(x)
+    with Recorder():
+        for _ in range(2):
+            optimizer.step()
+    state = optimizer.state[xs[0]]
+    assert state["step"].device.type == ("meta" if "device_counters" in options else "cpu")
+    assert "device_counters" in options or state["step"] == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_counters_as_tensors_equal_the_loop(scaling, options, dtype, monkeypatch):
+    """What ``device_counters=True`` computes on a GPU, here on the CPU."""
+    right = trained("loop", dtype, scaling, **options)
+    monkeypatch.setattr(foreach, "on_host", lambda number: False)
+    assert_agree(trained("foreach", dtype, scaling, **options), right, **CLOSE[dtype])
+
+
+def test_device_counters_move_with_the_checkpoint():
+    x = torch.nn.Parameter(torch.ones(3))
+    x.grad = torch.ones(3)
+    optimizer = semaopt.ASA([x])
+    optimizer.step()
+    saved = optimizer.state_dict()
+    remote = semaopt.ASA([torch.nn.Parameter(torch.empty(3, device="meta"))], device_counters=True)
+    remote.load_state_dict(saved)
+    state = remote.state[remote.param_groups[0]["params"][0]]
+    assert {state[name].device.type for name in ("step", "v_weight", "u_weight")} == {"meta"}
+    assert remote.param_groups[0]["device_counters"] is True
+
+
+# ---- torch.compile --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
