@@ -91,6 +91,14 @@ class ClassBalanced(Sampler[list[int]]):
             yield batches[k].tolist()
         self.epoch, self._position = self.epoch + 1, 0
 
+    @property
+    def sampler(self) -> ClassBalanced:
+        """The object itself: Lightning and Accelerate call ``set_epoch`` of ``loader.batch_sampler.sampler``.
+
+        Lightning does not read a loader to its end, so without that call every epoch would have the same batches.
+        """
+        return self
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration. The epoch of a loaded state keeps its position."""
         if epoch != self.epoch:

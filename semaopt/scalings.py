@@ -79,7 +79,7 @@ class SHB:
     buffers: ClassVar[tuple[str, ...]] = ()
     g0: ClassVar[float] = 0.0
 
-    def update_(self, m: Mapping[str, Tensor], seen: Seen) -> float:
+    def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor | float:
         return 1.0
 
     def read(self, m: Mapping[str, Tensor], seen: Seen) -> float:
@@ -107,7 +107,7 @@ class Adam:
         validate_beta("beta2", self.beta2)
         validate_g0(self.g0)
 
-    def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
+    def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor | float:
         return sema_(m, "u", square(seen.g), 1 - self.beta2, seen.t, corrected=seen.corrected)
 
     def read(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
@@ -135,7 +135,7 @@ class AMSGrad:
         validate_beta("beta2", self.beta2)
         validate_g0(self.g0)
 
-    def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
+    def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor | float:
         sema_(m, "u", square(seen.g), 1 - self.beta2, seen.t, corrected=seen.corrected)
         # The clone leaves what maximum saved for differentiable=True untouched by copy_.
         m["u_max"].copy_(torch.maximum(m["u_max"].clone(), m["u"]))
@@ -164,7 +164,7 @@ class AdaFom:
     def __post_init__(self) -> None:
         validate_g0(self.g0)
 
-    def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
+    def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor | float:
         t = scalar(seen.t, seen.g) if isinstance(seen.t, Tensor) else seen.t
         return track_(m["u_mean"], square(seen.g), 1 / (t + 1))
 
@@ -190,7 +190,7 @@ class AdamPlus:
     def __post_init__(self) -> None:
         validate_g0(self.g0)
 
-    def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
+    def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor | float:
         return seen.norm()
 
     def read(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
@@ -221,7 +221,7 @@ class AdaBound:
         validate_bounds("(c_l, c_u)", (self.c_l, self.c_u))
         validate_beta("beta2", self.beta2)
 
-    def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor:
+    def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor | float:
         sema_(m, "u", square(seen.g), 1 - self.beta2, seen.t, corrected=seen.corrected)
         return self.read(m, seen)
 

@@ -8,17 +8,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from semaopt.optimizers import ASA, PDAda
+from semaopt.optimizers._minmax import MinMaxOptimizer
+from semaopt.schedules import Follow, Stages
 
 try:
     import lightning
+    from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
     from torchmetrics import Metric, MetricCollection
     from torchmetrics.classification import (
         BinaryAUROC,
@@ -52,13 +57,38 @@ def ranking_metrics(num_labels: int = 1) -> MetricCollection:
     )
 
 
+class FollowOf(Follow):
+    """:class:`semaopt.schedules.Follow` of a scheduler that is yet to be built, for the YAML files of LightningCLI.
+
+    Args:
+        optimizer: the optimizer; LightningCLI passes it.
+        scheduler: function of the optimizer that returns the scheduler to follow.
+        reference_lr, compensate_bias: as in :class:`semaopt.schedules.Follow`.
+
+    >>> from semaopt.integrations.lightning import FollowOf
+    >>> optimizer = semaopt.ASA([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> type(FollowOf(optimizer, lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9))).__name__
+    'Follow'
+    """
+
+    def __new__(  # type: ignore[misc]
+        cls,
+        optimizer: Optimizer,
+        scheduler: LRSchedulerCallable,
+        reference_lr: float | None = None,
+        compensate_bias: bool = True,
+    ) -> Follow:
+        """Return a Follow; its class depends on the scheduler."""
+        return Follow(scheduler(optimizer), reference_lr, compensate_bias=compensate_bias)
+
+
 class AUCModule(lightning.LightningModule):
-    """A network, its loss, its optimizer and its metrics, for Lightning's Trainer.
+    """A network, its loss, its optimizer, its sampler and its metrics, for Lightning's Trainer.
 
     A batch is (inputs, labels), or (inputs, labels, index) for a loss that keeps averages per example, such as
     :class:`semaopt.losses.AveragePrecision`. The optimizer is :class:`semaopt.PDAda` for a loss with dual variables
-    and :class:`semaopt.ASA` otherwise. Checkpoints hold the network, the variables of the loss and the optimizer, so a
-    resumed run equals an uninterrupted one.
+    and :class:`semaopt.ASA` otherwise. Checkpoints hold the network, the variables of the loss, the optimizer and the
+    schedule, so a resumed run equals an uninterrupted one.
 
     Args:
         network: maps inputs to raw scores (n,), (n, 1) or (n, C), without a sigmoid.
@@ -67,8 +97,16 @@ class AUCModule(lightning.LightningModule):
         dual_lr: learning rate of the dual variables, for PDAda.
         beta: momentum.
         weight_decay: decoupled weight decay of the network; the variables of the loss are not decayed.
-        schedule: a function of the optimizer that returns what Lightning accepts as ``lr_scheduler``; ``"cosine"``
-            lowers all rates to 0 over the steps of the Trainer; None keeps them constant.
+        optimizer: a function of the param groups that returns the optimizer, instead of the four arguments above. A
+            loss with dual variables needs a min-max optimizer; its groups have a ``role``.
+        schedule: a function of the optimizer that returns a scheduler, :class:`semaopt.Stages`, or what Lightning
+            accepts as ``lr_scheduler``; ``"cosine"`` lowers all rates to 0 over the steps of the Trainer; None keeps
+            them constant.
+        interval: whether a scheduler counts ``"epoch"`` or ``"step"``.
+        train_data: training set, needed with ``sampler`` only.
+        sampler: a function that returns a batch sampler, such as ``lambda: ClassBalanced(labels, 32)``; it is called
+            in each process. ``trainer.fit(module)`` then needs no loader. Several processes need
+            ``Trainer(use_distributed_sampler=False)``, because the sampler divides the data itself.
         metrics: torchmetrics that take (probabilities, labels), missing labels being -1; None for
             :func:`ranking_metrics` of one label. They are logged as ``validation_auroc``, ``test_auroc``, ...
 
@@ -84,16 +122,26 @@ class AUCModule(lightning.LightningModule):
         dual_lr: float = 1e-2,
         beta: float = 0.9,
         weight_decay: float = 0.0,
-        schedule: str | Callable[[torch.optim.Optimizer], Any] | None = "cosine",
+        optimizer: OptimizerCallable | None = None,
+        schedule: Literal["cosine"] | LRSchedulerCallable | Callable[[Optimizer], Stages] | None = "cosine",
+        interval: Literal["epoch", "step"] = "epoch",
+        train_data: Dataset[Any] | None = None,
+        sampler: Callable[[], Sampler[Any]] | None = None,
         metrics: Metric | MetricCollection | None = None,
     ) -> None:
         super().__init__()
+        if sampler is not None and train_data is None:
+            raise ValueError("sampler= needs train_data=, the training set whose rows it draws.")
         if not (schedule is None or schedule == "cosine" or callable(schedule)):
             raise ValueError(
                 f"schedule={schedule!r} is invalid: it must be 'cosine', a function or None. Try 'cosine'."
             )
         self.network, self.loss = network, loss
-        self.lr, self.dual_lr, self.beta, self.weight_decay, self.schedule = lr, dual_lr, beta, weight_decay, schedule
+        self.lr, self.dual_lr, self.beta, self.weight_decay = lr, dual_lr, beta, weight_decay
+        self.optimizer, self.schedule, self.interval = optimizer, schedule, interval
+        self.train_data, self.sampler = train_data, sampler
+        self.stages: Stages | None = None
+        self._loaded_stages: dict[str, Any] | None = None
         chosen = ranking_metrics() if metrics is None else metrics
         chosen = chosen if isinstance(chosen, MetricCollection) else MetricCollection(chosen)
         self.validation_metrics = chosen.clone(prefix="validation_")
@@ -134,23 +182,64 @@ class AUCModule(lightning.LightningModule):
         metrics.update(scores.sigmoid(), target)
         self.log_dict(metrics, prog_bar=True)
 
+    def train_dataloader(self) -> Any:
+        """Return the batches of ``sampler``; loaders that are passed to ``fit`` take precedence."""
+        if self.sampler is None:
+            return super().train_dataloader()
+        assert self.train_data is not None
+        return DataLoader(self.train_data, batch_sampler=self.sampler())
+
     def configure_optimizers(self) -> Any:
-        """Return PDAda or ASA and the schedule."""
-        decay: dict[str, Any] = dict(weight_decay=self.weight_decay, decoupled_weight_decay=True)
-        groups: list[dict[str, Any]] = [{"params": [x for x in self.network.parameters() if x.requires_grad], **decay}]
-        optimizer: PDAda | ASA
-        if hasattr(self.loss, "dual_parameters"):
-            primal: list[Tensor] = getattr(self.loss, "primal_parameters", list)()
-            groups += [{"params": primal}] if primal else []
-            dual: list[Tensor] = self.loss.dual_parameters()  # type: ignore[operator]
-            optimizer = PDAda(groups, dual, self.lr, self.dual_lr, self.beta)
-        else:
-            own = list(self.loss.parameters())
-            optimizer = ASA([*groups, *([{"params": own}] if own else [])], lr=self.lr, beta=self.beta)
+        """Return the optimizer and the schedule."""
+        optimizer = self._build_optimizer()
         if self.schedule is None:
             return optimizer
-        if callable(self.schedule):
-            return {"optimizer": optimizer, "lr_scheduler": self.schedule(optimizer)}
-        steps = int(self.trainer.estimated_stepping_batches)
-        scheduler = {"scheduler": CosineAnnealingLR(optimizer, steps), "interval": "step"}
+        if not callable(self.schedule):
+            steps = int(self.trainer.estimated_stepping_batches)
+            scheduler: Any = {"scheduler": CosineAnnealingLR(optimizer, steps), "interval": "step"}
+            return {"optimizer": optimizer, "lr_scheduler": scheduler}
+        scheduler = self.schedule(optimizer)
+        if isinstance(scheduler, Stages):
+            self.stages = scheduler
+            return optimizer
+        if not isinstance(scheduler, Mapping):
+            monitor = getattr(getattr(scheduler, "scheduler", scheduler), "monitor", None)  # of Lightning's plateau
+            scheduler = {"scheduler": scheduler, "interval": self.interval}
+            scheduler |= {"monitor": monitor} if monitor is not None else {}
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+    def _build_optimizer(self) -> Optimizer:
+        weights = [x for x in self.network.parameters() if x.requires_grad]
+        minmax = hasattr(self.loss, "dual_parameters")
+        role = {"role": "primal"} if minmax else {}
+        groups: list[dict[str, Any]] = [{"params": weights, **role}]
+        primal: list[Tensor] = getattr(self.loss, "primal_parameters", list)() if minmax else [*self.loss.parameters()]
+        groups += [{"params": primal, "weight_decay": 0.0, **role}] if primal else []
+        if minmax:
+            dual: list[Tensor] = self.loss.dual_parameters()  # type: ignore[operator]
+            groups += [{"params": dual, "role": "dual"}]
+        if self.optimizer is None:
+            decay: dict[str, Any] = dict(weight_decay=self.weight_decay, decoupled_weight_decay=True)
+            if minmax:
+                return PDAda(groups, lr=self.lr, dual_lr=self.dual_lr, beta=self.beta, **decay)
+            return ASA(groups, lr=self.lr, beta=self.beta, **decay)
+        optimizer = self.optimizer(groups)
+        if isinstance(optimizer, MinMaxOptimizer) is not minmax:
+            needed = "a min-max optimizer such as PDAda" if minmax else "an optimizer without dual variables"
+            raise TypeError(f"{type(self.loss).__name__} needs {needed}, got optimizer={type(optimizer).__name__}")
+        return optimizer
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the position of the stages."""
+        if self.stages is not None:
+            checkpoint["stages"] = self.stages.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the position of the stages until the optimizer exists."""
+        self._loaded_stages = checkpoint.get("stages")
+
+    def on_train_start(self) -> None:
+        """Continue the stages of a checkpoint."""
+        if self.stages is not None and self._loaded_stages is not None:
+            self.stages.load_state_dict(self._loaded_stages)
+            self._loaded_stages = None

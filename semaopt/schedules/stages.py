@@ -71,7 +71,9 @@ class Stages:
     (2, 15)
     """
 
-    def __init__(self, optimizer: Optimizer, stages: Sequence[Any], output: str = "sampled", seed: int = 0) -> None:
+    def __init__(
+        self, optimizer: Optimizer, stages: Sequence[Stage] | Sequence[Any], output: str = "sampled", seed: int = 0
+    ) -> None:
         outputs = ("sampled", "average", "last")
         remedy = "The box returns 'sampled'."
         require(output in outputs, "output", output, f"must be one of {', '.join(outputs)}", remedy)

@@ -1,0 +1,98 @@
+"""AUCClassifier against scikit-learn's classifiers on the KEEL sets: mean test AUC, win rates, and fit times.
+
+    python benchmarks/classifiers.py --out classifiers.jsonl                       # development half, 3 seeds
+    python benchmarks/classifiers.py --methods AUC "AUC[lr=3e-3,patience=30]" MLP  # options in brackets
+
+Data and report are those of benchmarks/imbalanced.py, results in the file ``--out`` are not computed again.
+Times are processor times of one thread. "AUC, 50 epochs" and "MLP" train the same layers (64, 64) for 50 epochs of
+batches of 32, without a validation part, so their times can be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from imbalanced import Job, keel_names, load, parsed, read, report, table
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.neural_network import MLPClassifier
+
+from semaopt.integrations.sklearn import AUCClassifier
+
+EQUAL: dict[str, Any] = {"max_iter": 50, "batch_size": 32, "n_iter_no_change": 50}
+METHODS = ["AUC", "AUC, 50 epochs", "MLP", "MLP, its defaults", "logistic regression"]
+
+
+def classifier(method: str, seed: int, n: int) -> Any:
+    name, options = parsed(method)
+    options = {key: int(v) if isinstance(v, float) and v.is_integer() else v for key, v in options.items()}
+    if name == "logistic regression":
+        return LogisticRegression(class_weight="balanced", max_iter=1000, **options)
+    if name == "MLP":
+        return MLPClassifier((64, 64), random_state=seed, **{**EQUAL, "batch_size": min(32, n), **options})
+    if name == "MLP, its defaults":
+        return MLPClassifier(random_state=seed, **options)
+    if name == "AUC, 50 epochs":
+        options = {"validation_fraction": 0, "max_epochs": 50, **options}
+    return AUCClassifier(random_state=seed, **options)
+
+
+def compute(job: Job) -> dict[str, Any]:
+    split = load(job.set, job.fold)
+    made = classifier(job.method, job.seed, len(split.b))
+    start = time.process_time()
+    made.fit(split.a.numpy(), split.b.numpy())
+    seconds = time.process_time() - start
+    auroc = roc_auc_score(split.test_b, made.predict_proba(split.test_a.numpy())[:, 1])
+    return {**job.__dict__, "auroc": auroc, "seconds": seconds, "n": len(split.b)}
+
+
+def times(rows: list[dict[str, Any]]) -> str:
+    """Median over sets of the ratio of the mean fit times at equal epochs."""
+    values = table(rows, ["AUC, 50 epochs", "MLP"], "seconds")
+    if not len(values):
+        return ""
+    low, middle, high = np.quantile(values[:, 0] / values[:, 1], [0.1, 0.5, 0.9])
+    return f"fit time, AUC / MLP at 50 epochs: median {middle:.2f}, 10% {low:.2f}, 90% {high:.2f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--half", choices=["development", "test"], default="development")
+    parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("classifiers.jsonl"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    names = keel_names(options.half)
+    jobs = [
+        Job(name, fold, seed, method)
+        for seed in range(options.seeds)
+        for name in names
+        for method in options.methods
+        for fold in range(2)
+    ]
+    done = read(options.out)
+    with options.out.open("a") as file:
+        for k, job in enumerate(jobs):
+            if job.key not in done:
+                done[job.key] = compute(job)
+                file.write(json.dumps(done[job.key]) + "\n")
+                file.flush()
+                if k % 100 == 0:
+                    print(f"{k} of {len(jobs)} fits", flush=True)
+    rows = [done[job.key] for job in jobs]
+    print("\n".join(report(rows, options.methods, "auroc", options.methods)))
+    print(times(rows))
+
+
+if __name__ == "__main__":
+    main()
