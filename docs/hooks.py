@@ -97,6 +97,7 @@ EXTRA = ("checks", "experiments/data", "experiments/models")
 #: Modules that need an extra of their own, and their documented names.
 INTEGRATIONS = {
     "semaopt.integrations.sklearn": ["AUCClassifier"],
+    "semaopt.integrations.huggingface": ["LossCallback", "WithIndex", "trainer_kwargs"],
     "semaopt.integrations.lightning": ["AUCModule", "FollowOf", "ranking_metrics"],
 }
 #: Documented names of the experiments, each with the place of its definition if that differs.

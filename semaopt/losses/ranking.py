@@ -96,9 +96,9 @@ class RankingLoss(Tracked):
         training = self.training and torch.is_grad_enabled() and self.z is not None
         return self.closed_form and training and self.process_group is None and is_eager()
 
-    def _kernel_options(self, kind: str, **options: float) -> kernel.Options:
-        shared = {"margin": self.margin, "sigmoid": self.score == "sigmoid", "gamma": 1 - self.inner_beta}
-        return kernel.Options(kind, **shared, validate=self.validate, **options)
+    def _kernel_options(self, kind: str, **options: Any) -> kernel.Options:
+        sigmoid, gamma = self.score == "sigmoid", 1 - self.inner_beta
+        return kernel.Options(kind, self.margin, sigmoid, gamma, validate=self.validate, **options)
 
     def _compiled(self, scores: Tensor, labels: Tensor, index: Tensor | None, options: kernel.Options) -> Tensor | None:
         """Return the loss computed in C, or None if C does not support these inputs or found an invalid one."""
