@@ -2,6 +2,7 @@
 
 Blocks of steps with and without the monitor alternate, on one thread, in CPU time. Ratios are medians over the pairs.
 "iteration" is forward, backward and step. "step" is the optimizer's step alone, the worst case.
+"shadows" is an iteration with four shadow averages (--shadows), which are updated in every step.
 """
 
 from __future__ import annotations
@@ -48,10 +49,12 @@ def block(advance: Callable[[], None], steps: int) -> float:
     return time.process_time() - start
 
 
-def measure(width: int, depth: int, whole: bool, every: int, pairs: int) -> tuple[float, float]:
+def measure(
+    width: int, depth: int, whole: bool, every: int, *, pairs: int, gammas: tuple[float, ...] = ()
+) -> tuple[float, float]:
     """Return (median ratio of monitored to plain, median seconds of a plain step)."""
     (watched, with_monitor), (_, plain) = (advancer(width, depth, whole) for _ in range(2))
-    with semaopt.diagnostics.Monitor(watched, every=every):
+    with semaopt.diagnostics.Monitor(watched, every=every, shadow_gammas=gammas):
         block(with_monitor, every)
         block(plain, every)
         seen = []
@@ -66,13 +69,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--every", type=int, default=100)
     parser.add_argument("--pairs", type=int, default=31)
+    parser.add_argument("--shadows", action="store_true", help="measure shadow averages too")
     given = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{'model':26} {'what':10} {'plain':>10} {'monitor':>9}")
     for name, (width, depth) in MODELS.items():
-        for what in ("iteration", "step"):
+        for what in ("iteration", "step", *(["shadows"] if given.shadows else [])):
             pairs = given.pairs if width < 1000 else max(3, given.pairs // 6)
-            ratio, seconds = measure(width, depth, what == "iteration", given.every, pairs)
+            gammas = (0.3, 0.1, 0.03, 0.01) if what == "shadows" else ()
+            ratio, seconds = measure(width, depth, what != "step", given.every, pairs=pairs, gammas=gammas)
             print(f"{name:26} {what:10} {seconds * 1e6:7.0f} us {(ratio - 1) * 100:+8.1f}%")
 
 

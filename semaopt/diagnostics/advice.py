@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from semaopt._validation import LARGEST_BOUND, SMALLEST_BOUND
@@ -75,6 +76,18 @@ def describe_noise(noise_scale: float | None, batch_size: int) -> str | None:
     if ratio <= 2:
         return start + "the batch size is close to the critical one."
     return start + "noise is small, smaller batches would need few additional steps."
+
+
+def describe_best_gamma(best: float | None, tried: Sequence[float], gamma: float) -> str | None:
+    """Return one sentence about the gamma that tracked the gradient best in hindsight, None if it is unknown."""
+    if best is None:
+        return None
+    if len(tried) > 1 and best == max(tried):
+        end = "; larger ones were not tried"
+    else:
+        end = "; smaller ones were not tried" if len(tried) > 1 and best == min(tried) else ""
+    fact = f"Best gamma in hindsight: {best:g} (beta = {1 - best:g}), now {gamma:.2g}{end}."
+    return f"{fact} It tracks the gradient best, which need not lower the loss."
 
 
 def _usable(value: float | None) -> float | None:

@@ -20,6 +20,7 @@ from semaopt.schedules.momentum import gamma_of
 
 #: Number of coordinates of a tensor that enter the median of s.
 SAMPLE = 4096
+_SMALLEST = 1e-15  # a smaller norm is computed in float64, where the squares of its terms are normal numbers
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,10 @@ class Record:
     """|grad F(x_t) - grad F(x_s)|/|x_t - x_s| for the previous measured step s: at most L."""
     gap: float | None = None
     """The estimate of the duality gap."""
+    shadow_errors: tuple[float, ...] | None = None
+    """The mean error of each shadow average since the last measured step, in the order of ``shadow_gammas``."""
+    best_gamma: float | None = None
+    """The gamma of the shadow average with the smallest error since the last measured step."""
 
 
 def item(x: Tensor) -> float:
@@ -78,7 +83,11 @@ def step_count(state: dict[str, Any]) -> float | None:
     return to_float(state["step"]) if "step" in state else None
 
 
-def estimates(optimizer: Optimizer, group: dict[str, Any]) -> list[tuple[Tensor, dict[str, Any], Tensor]]:
+Estimate = tuple[Tensor, dict[str, Any], Tensor]
+"""A parameter, its state, and v after the step."""
+
+
+def estimates(optimizer: Optimizer, group: dict[str, Any]) -> list[Estimate]:
     """Return (x, its state, v_{t+1}) for the parameters of a group that have an average."""
     found = []
     for x in group["params"]:
@@ -89,7 +98,10 @@ def estimates(optimizer: Optimizer, group: dict[str, Any]) -> list[tuple[Tensor,
 
 
 def scaling_range(
-    optimizer: Optimizer, group: dict[str, Any], stepped: Callable[[Tensor], bool] = lambda x: True
+    optimizer: Optimizer,
+    group: dict[str, Any],
+    stepped: Callable[[Tensor], bool] = lambda x: True,
+    known: Sequence[Estimate] | None = None,
 ) -> tuple[float, float, float] | None:
     """Return the smallest, the median and the largest s = 1/(sqrt(u) + G0) of a group's last step, None if unknown.
 
@@ -99,8 +111,10 @@ def scaling_range(
         optimizer: the optimizer of the group.
         group: one of its averaged groups.
         stepped: whether a parameter took part in the last step; by default all that have an average.
+        known: the :func:`estimates` of the group, if they are known already.
     """
-    taken = [(m, v) for x, m, v in estimates(optimizer, group) if stepped(x)]
+    found = estimates(optimizer, group) if known is None else known
+    taken = [(m, v) for x, m, v in found if stepped(x)]
     if not taken or not is_readable(group):
         return None
     ends: list[float] = []
@@ -108,7 +122,7 @@ def scaling_range(
     for u in _second_moments(group, taken):
         if u.numel() == 0:
             continue
-        ends += item(u.amin()), item(u.amax())
+        ends += map(item, (u.amin(), u.amax()) if hasattr(u, "full_tensor") else torch.aminmax(u))
         local = (u.to_local() if hasattr(u, "to_local") else u).detach().reshape(-1)
         sample.append(local[:: max(1, local.numel() // SAMPLE)].double().cpu())
     if not sample:
@@ -149,8 +163,23 @@ def _second_moments(group: dict[str, Any], taken: list[tuple[dict[str, Any], Ten
 
 def squared_norm(tensors: Iterable[Tensor]) -> float:
     """Return |.|^2 of all tensors as one vector."""
-    listed = list(tensors)
-    norm = float(group_norm(listed)) if listed else 0.0
+    return sum(squared_norms(list(tensors)))
+
+
+def squared_norms(tensors: Sequence[Tensor]) -> list[float]:
+    """Return |.|^2 of each tensor.
+
+    Sums of squares in float32 are accurate to about 1e-6; they are repeated in float64 where they overflow or vanish.
+    """
+    plain = [x for x in tensors if x.dtype in (torch.float32, torch.float64) and not hasattr(x, "full_tensor")]
+    if len(plain) < len(tensors) or len({(x.device, x.dtype) for x in plain}) > 1:
+        return [_squared(float(group_norm([x]))) for x in tensors]
+    norms = torch.stack(torch._foreach_norm(plain)).tolist() if plain else []
+    safe = [_SMALLEST < norm < math.inf for norm in norms]
+    return [_squared(norm if ok else float(group_norm([x]))) for x, norm, ok in zip(plain, norms, safe, strict=True)]
+
+
+def _squared(norm: float) -> float:
     return norm * norm  # inf, where ** raises
 
 
@@ -167,8 +196,8 @@ def oracle(optimizer: Optimizer, group: dict[str, Any], x: Tensor, g: Tensor) ->
     return g.add(x.detach(), alpha=decay) if decay != 0 else g
 
 
-def innovation(group: dict[str, Any], m: dict[str, Any], sample: Tensor, v: Tensor) -> Tensor | None:
-    r"""Return O - v_t, the sample minus the previous estimate, computed from v_{t+1}; None in the first step.
+def innovation_factor(group: dict[str, Any], m: dict[str, Any]) -> float | None:
+    r"""Return (O - v_t)/(O - v_{t+1}) for the sample O of a step; None in the first step.
 
     :math:`v_{t+1} = [(w_{t+1} - \gamma)v_t + \gamma O]/w_{t+1}`, so :math:`O - v_t = (O -
     v_{t+1})w_{t+1}/(w_{t+1} - \gamma)`. The weight w of all samples is 1 without bias correction.
@@ -177,7 +206,7 @@ def innovation(group: dict[str, Any], m: dict[str, Any], sample: Tensor, v: Tens
     if gamma is None:
         return None
     before = (weight - 1) + (1 - gamma)  # exact where weight = 1
-    return (sample - v) * (weight / before) if step_count(m) != 1 and before > 0 else None
+    return weight / before if step_count(m) != 1 and before > 0 else None
 
 
 def effective_samples(group: dict[str, Any], m: dict[str, Any]) -> float:

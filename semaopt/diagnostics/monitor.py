@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any
@@ -14,12 +14,16 @@ from torch.optim import Optimizer
 
 from semaopt._validation import require, to_float, validate_integer
 from semaopt.diagnostics import measure
-from semaopt.diagnostics.advice import Measurements, advise, describe_noise
+from semaopt.diagnostics.advice import Measurements, advise, describe_best_gamma, describe_noise
 from semaopt.diagnostics.gap import duality_gap, groups_by_role
-from semaopt.diagnostics.measure import Record
+from semaopt.diagnostics.measure import Estimate, Record
+from semaopt.diagnostics.shadows import Shadows, validated
 from semaopt.estimator import real
 from semaopt.iterates import Iterates
 from semaopt.schedules.momentum import gamma_of
+
+Rows = list[tuple[dict[str, Any], list[Estimate]]]
+"""The averaged groups, each with its parameters and their estimates."""
 
 
 class Monitor:
@@ -38,6 +42,8 @@ class Monitor:
         gap_steps: for a min-max problem whose ``full_gradient`` returns a loss: the number of steps of
             :func:`semaopt.diagnostics.duality_gap` at each measured step; 0 turns it off.
         seed: seed of x_tau.
+        shadow_gammas: gammas for which a moving average is kept next to that of the optimizer, for
+            :attr:`best_gamma`; they follow up to 4,096 coordinates. This costs some small operations in every step.
 
     >>> x = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
     >>> optimizer = semaopt.ASA([x], lr=0.1, beta=0.9, scaling="adam")
@@ -63,6 +69,7 @@ class Monitor:
         batch_size: int = 1,
         gap_steps: int = 0,
         seed: int = 0,
+        shadow_gammas: Sequence[float] = (),
     ) -> None:
         every = validate_integer("every", every, "every=100 costs almost nothing.")
         ok = writer is None or hasattr(writer, "add_scalar")
@@ -83,6 +90,11 @@ class Monitor:
         self.gap_steps, self.seed = gap_steps, seed
         # SBMA averages the pieces of the hypergradient and leaves the estimate in x.grad: there is no sample.
         self._samples_gradient = getattr(optimizer, "samples_gradient", True)
+        self.shadow_gammas = validated(shadow_gammas)
+        rule = f"{type(optimizer).__name__} has no sample of the whole gradient to average"
+        ok = self._samples_gradient or not self.shadow_gammas
+        require(ok, "shadow_gammas", shadow_gammas, rule, "Leave them out.")
+        self._shadows: Shadows | None = None
         self.history: list[Record] = []
         self.t = 0
         self._handles: list[Any] = []
@@ -132,6 +144,8 @@ class Monitor:
         }
 
     def _after(self, *_: Any) -> None:
+        if self.shadow_gammas:
+            self._follow()
         if self.t % self.every == 0:
             with torch.no_grad():
                 record = self._measure()
@@ -139,57 +153,91 @@ class Monitor:
             self._write(record)
         self.t += 1
 
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Update the shadow averages, and measure their errors in a tenth of the steps or with the full gradient."""
+        if self._shadows is None:
+            xs = [x for group in measure.averaged(self.optimizer) for x in group["params"] if x.grad is not None]
+            self._shadows = Shadows(self.shadow_gammas, xs)
+        exact = self.full_gradient is not None
+        self._shadows.add(predict=not exact and self.t % max(1, self.every // 10) == 0)
+        if exact and self.t % self.every == 0:
+            self._shadows.compare(lambda x: self._gradients.get(id(x)))
+
     def _stepped(self, x: Tensor) -> bool:
         """Return whether the parameter took part in the step: its counter moved, or without one it has a gradient."""
         now = measure.step_count(self.optimizer.state.get(x, {}))
         return x.grad is not None if now is None else now != self._counts.get(id(x))
 
     def _measure(self) -> Record:
-        groups = measure.averaged(self.optimizer)
-        found = [measure.scaling_range(self.optimizer, group, self._stepped) for group in groups]
+        rows = [(group, measure.estimates(self.optimizer, group)) for group in measure.averaged(self.optimizer)]
+        found = [measure.scaling_range(self.optimizer, group, self._stepped, known) for group, known in rows]
         ranges = [bounds for bounds in found if bounds is not None]
         c_l, median, c_u = (
             (min(r[0] for r in ranges), sorted(r[1] for r in ranges)[len(ranges) // 2], max(r[2] for r in ranges))
             if ranges
             else (None, None, None)
         )
-        exact = self.full_gradient is not None
-        gradient, errors, noises = self._vectors(exact)
-        norm2 = measure.squared_norm(gradient) if exact else None
-        noise = measure.squared_norm(noises) if noises else None
-        signal, variance = (norm2, noise) if exact else self._signal_and_variance()
+        errors = None if self._shadows is None else self._shadows.take_errors()
         return Record(
             self.t,
             c_l,
             median,
             c_u,
-            gradient_norm=None if norm2 is None else norm2**0.5,
-            tracking_error=measure.squared_norm(errors) if exact else None,
-            noise=noise,
-            signal=signal,
-            variance=variance,
-            secant=self._secant(gradient) if exact else None,
+            **(self._without_full_gradient(rows) if self.full_gradient is None else self._with_full_gradient(rows)),
             gap=self._gap() if self.gap_steps else None,
+            shadow_errors=errors,
+            best_gamma=self._best(errors),
         )
 
-    def _vectors(self, exact: bool) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Return grad F(x_t), v_{t+1} - grad F(x_t) and the noise of the sample, one tensor per parameter."""
+    def _with_full_gradient(self, rows: Rows) -> dict[str, float | None]:
+        """Compare v and the sample with grad F(x_t)."""
         gradient, errors, noises = [], [], []
-        for group in measure.averaged(self.optimizer):
-            for x, m, v in measure.estimates(self.optimizer, group):
+        for group, known in rows:
+            for x, _, v in known:
+                full = self._oracle(group, x, self._gradients.get(id(x), torch.zeros_like(x))).to(v.dtype)
+                gradient.append(full)
+                errors.append(v - full)
                 sample = self._sample(group, x, v)
-                if exact:
-                    given = self._gradients.get(id(x), torch.zeros_like(x))
-                    full = self._oracle(group, x, given).to(v.dtype)
-                    gradient.append(full)
-                    errors.append(v - full)
-                    noise = None if sample is None else sample - full
-                else:
-                    first = id(x) not in self._counts
-                    noise = None if sample is None or first else measure.innovation(group, m, sample, v)
-                if noise is not None:
-                    noises.append(noise)
-        return gradient, errors, noises
+                if sample is not None:
+                    noises.append(sample - full)
+        norm2, noise = measure.squared_norm(gradient), measure.squared_norm(noises) if noises else None
+        return {
+            "gradient_norm": norm2**0.5,
+            "tracking_error": measure.squared_norm(errors),
+            "noise": noise,
+            "signal": norm2,
+            "variance": noise,
+            "secant": self._secant(gradient),
+        }
+
+    def _without_full_gradient(self, rows: Rows) -> dict[str, float | None]:
+        r"""Compare the sample O with v, an average of n samples.
+
+        :math:`E|O|^2 = |\nabla F|^2 + \sigma^2` and :math:`E|v|^2 = |\nabla F|^2 + \sigma^2/n` while x moves little
+        over n steps; the two equations give both. This is the estimator of McCandlish et al. (2018), appendix A.1,
+        with v in place of the gradient of a larger batch.
+        """
+        taken, vs, samples = [], [], []
+        for group, known in rows:
+            for x, m, v in known:
+                sample = self._sample(group, x, v)
+                if sample is not None:
+                    taken.append((group, x, m))
+                    vs.append(v)
+                    samples.append(sample)
+        one, many = measure.squared_norms(samples), measure.squared_norms(vs)
+        apart = measure.squared_norms([a - b for a, b in zip(samples, vs, strict=True)])
+        noise = signal = variance = None
+        for k, (group, x, m) in enumerate(taken):
+            factor = measure.innovation_factor(group, m) if id(x) in self._counts else None
+            if factor is not None:
+                noise = (noise or 0.0) + factor * factor * apart[k]
+            n = measure.effective_samples(group, m)
+            if n > 1:
+                signal = (signal or 0.0) + (n * many[k] - one[k]) / (n - 1)
+                variance = (variance or 0.0) + (one[k] - many[k]) * n / (n - 1)
+        return {"noise": noise, "signal": signal, "variance": variance}
 
     def _oracle(self, group: dict[str, Any], x: Tensor, g: Tensor) -> Tensor:
         return real(measure.oracle(self.optimizer, group, self._points.get(id(x), x), g))
@@ -198,26 +246,6 @@ class Monitor:
         """Return the sample O(x_t) of the gradient in ``x``, None if the step had none."""
         has_sample = self._samples_gradient and x.grad is not None
         return self._oracle(group, x, x.grad).to(v.dtype) if has_sample and x.grad is not None else None
-
-    def _signal_and_variance(self) -> tuple[float | None, float | None]:
-        r"""Estimate |grad F|^2 and tr(Sigma) from one sample and v, an average of n samples, without a full gradient.
-
-        :math:`E|O|^2 = |\nabla F|^2 + \sigma^2` and :math:`E|v|^2 = |\nabla F|^2 + \sigma^2/n` while x moves little
-        over n steps; the two equations give both. This is the estimator of McCandlish et al. (2018), appendix A.1,
-        with v in place of the gradient of a larger batch.
-        """
-        signal = variance = 0.0
-        found = False
-        for group in measure.averaged(self.optimizer):
-            for x, m, v in measure.estimates(self.optimizer, group):
-                sample, n = self._sample(group, x, v), measure.effective_samples(group, m)
-                if sample is None or n <= 1:
-                    continue
-                found = True
-                one, many = measure.squared_norm([sample]), measure.squared_norm([v])
-                signal += (n * many - one) / (n - 1)
-                variance += (one - many) * n / (n - 1)
-        return (signal, variance) if found else (None, None)
 
     def _secant(self, gradient: list[Tensor]) -> float | None:
         now, before = (self._points, gradient), self._before_last
@@ -240,9 +268,17 @@ class Monitor:
     def _write(self, record: Record) -> None:
         if self.writer is None:
             return
-        for name, value in asdict(record).items():
+        scalars = asdict(record)
+        for gamma, error in zip(self.shadow_gammas, scalars.pop("shadow_errors") or (), strict=False):
+            scalars[f"shadow_error/gamma={gamma:g}"] = error
+        for name, value in scalars.items():
             if value is not None and name != "step":
                 self.writer.add_scalar(f"semaopt/{name}", value, record.step)
+
+    def _best(self, errors: Sequence[float] | None) -> float | None:
+        """Return the gamma with the smallest error."""
+        pairs = [pair for pair in zip(errors or (), self.shadow_gammas, strict=False) if math.isfinite(pair[0])]
+        return min(pairs)[1] if pairs else None
 
     def _known(self, name: str) -> list[float]:
         return [value for record in self.history if (value := getattr(record, name)) is not None]
@@ -311,6 +347,25 @@ class Monitor:
         return self.batch_size * max(variance, 0.0) / signal if signal > 0 else math.inf
 
     @property
+    def shadow_errors(self) -> dict[float, float]:
+        r"""The mean error of each gamma of ``shadow_gammas`` over the measured steps; empty if none was measured.
+
+        It is :math:`|v - \nabla F|^2` on the sampled coordinates. Without ``full_gradient`` it is the error of
+        predicting the next gradient, which is larger by :math:`\sigma^2` for every gamma.
+        """
+        known = [record.shadow_errors for record in self.history if record.shadow_errors is not None]
+        each = zip(*known, strict=True)
+        return {gamma: sum(errors) / len(known) for gamma, errors in zip(self.shadow_gammas, each, strict=False)}
+
+    @property
+    def best_gamma(self) -> float | None:
+        """The gamma of ``shadow_gammas`` whose average had the smallest error over the measured steps.
+
+        A diagnostic, not a controller: in small studies a gamma chosen this way did not lower the loss.
+        """
+        return self._best(tuple(self.shadow_errors.values()))
+
+    @property
     def gap(self) -> float | None:
         """The estimate of the duality gap at the last measured step; None without ``gap_steps``."""
         return self._last("gap")
@@ -345,7 +400,7 @@ class Monitor:
 
     @property
     def verdicts(self) -> list[str]:
-        """One line per measured property: stationarity, tracking, noise and scaling."""
+        """One line per measured property: stationarity, tracking, noise, best gamma in hindsight and scaling."""
         lines = []
         norms, errors, bounds = self._known("gradient_norm"), self._known("tracking_error"), self.scaling_bounds
         if len(norms) > 1:
@@ -358,6 +413,10 @@ class Monitor:
         noise = describe_noise(self.noise_scale, self.batch_size)
         if noise is not None:
             lines.append(noise)
+        gammas = [gamma for group in measure.averaged(self.optimizer) if (gamma := gamma_of(group)) is not None]
+        hindsight = describe_best_gamma(self.best_gamma, self.shadow_gammas, min(gammas))
+        if hindsight is not None:
+            lines.append(hindsight)
         if bounds is not None:
             lines.append(f"Scaling: s lies in [{bounds[0]:.2g}, {bounds[1]:.2g}].")
         return lines

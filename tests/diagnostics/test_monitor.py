@@ -8,7 +8,7 @@ import torch
 
 import semaopt
 from semaopt import scalings
-from semaopt.diagnostics import Monitor, duality_gap
+from semaopt.diagnostics import Monitor, duality_gap, measure
 
 CURVATURE = torch.tensor([1.0, 4.0], dtype=torch.float64)
 
@@ -536,3 +536,105 @@ def test_tensorboard_writes_the_noise(tmp_path):
     with tensorboard.SummaryWriter(tmp_path) as writer, Monitor(optimizer, lambda: quadratic(x), 1, writer):
         advance(x, optimizer, steps=2)
     assert list(tmp_path.iterdir())
+
+
+def test_shadow_averages_and_the_best_gamma_by_hand():
+    """Against averages computed with float64 loops, with and without a full gradient."""
+    gammas, n = (1.0, 0.5, 0.1), 40
+    draws, full = torch.randn(n, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([1.0, -2.0, 0.5])
+    for exact in (True, False):
+        x = torch.nn.Parameter(torch.zeros(3))
+        optimizer = torch.optim.SGD([x], lr=0.0, momentum=0.9, dampening=0.9)
+        averages, errors = [draws[0].double() + full] * 3, []
+        with Monitor(optimizer, (lambda: [full]) if exact else None, 4, shadow_gammas=(0.5, 0.1, 1.0)) as m:
+            for t in range(n):
+                x.grad = full + draws[t]
+                optimizer.step()
+                if not exact and t > 0:
+                    errors.append([(x.grad - v).square().sum().item() for v in averages])
+                for k, gamma in enumerate(gammas):
+                    averages[k] = averages[k] + max(gamma, 1 / (t + 1)) * (x.grad.double() - averages[k])
+                if exact and t % 4 == 0:
+                    errors.append([(v - full).square().sum().item() for v in averages])
+        # the last measured step is 36; predictions are measured in every step, since every // 10 is 0
+        expected = errors if exact else errors[:36]
+        if exact:
+            means = torch.tensor(expected, dtype=torch.float64).mean(0)
+        else:  # a record holds the mean since the one before it; the first step predicts nothing
+            parts = torch.tensor(expected, dtype=torch.float64).view(9, 4, 3)
+            means = parts.mean(1).mean(0)
+        assert m.shadow_gammas == gammas
+        torch.testing.assert_close(
+            torch.tensor(list(m.shadow_errors.values()), dtype=torch.float64), means, rtol=1e-5, atol=1e-6
+        )
+        assert m.best_gamma == min(m.shadow_errors, key=m.shadow_errors.get) == 0.1
+        assert m.history[-1].best_gamma == 0.1
+        (line,) = [line for line in m.verdicts if line.startswith("Best gamma")]
+        assert line == (
+            "Best gamma in hindsight: 0.1 (beta = 0.9), now 0.1; smaller ones were not tried. "
+            "It tracks the gradient best, which need not lower the loss."
+        )
+
+
+def test_the_best_gamma_depends_on_the_noise():
+    """A moving target without noise wants a large gamma, a fixed one with noise a small gamma."""
+
+    def best(noise, speed):
+        generator = torch.Generator().manual_seed(1)
+        x = torch.nn.Parameter(torch.zeros(50))
+        optimizer = semaopt.ASA([x], lr=0.0)
+        with Monitor(optimizer, every=10, shadow_gammas=(1.0, 0.3, 0.1, 0.03)) as m:
+            for t in range(300):
+                x.grad = torch.full((50,), speed * t) + noise * torch.randn(50, generator=generator)
+                optimizer.step()
+        return m.best_gamma
+
+    assert (best(noise=0.01, speed=0.1), best(noise=1.0, speed=0.0)) == (1.0, 0.03)
+    assert best(noise=1.0, speed=0.1) in (0.3, 0.1)
+
+
+def test_shadow_averages_restart_after_a_nan_and_follow_a_sample_of_the_coordinates():
+    xs = [torch.nn.Parameter(torch.zeros(size)) for size in (300, 300, 5000, 40_000)]
+    optimizer = torch.optim.Adam(xs, lr=0.0)
+    with Monitor(optimizer, every=5, shadow_gammas=(0.5,)) as m:
+        for t in range(31):
+            for x in xs:
+                x.grad = torch.full_like(x, math.nan if t == 7 else 1.0)
+            optimizer.step()
+        size = m._shadows._values.shape[1]
+        assert 3500 <= size <= 4096
+        assert [record.shadow_errors is None for record in m.history] == [True, False, True, False, False, False, False]
+        assert m.shadow_errors == {0.5: 0.0}
+        xs[0].grad = None  # a step without one of the gradients is left out
+        before = m._shadows._count
+        optimizer.step()
+        assert m._shadows._count == before
+
+
+def test_shadow_errors_go_to_tensorboard_and_are_absent_by_default():
+    x = torch.nn.Parameter(torch.ones(2))
+    optimizer = semaopt.ASA([x])
+    seen = {}
+
+    class Writer:
+        def add_scalar(self, tag, value, step):
+            seen[tag] = value
+
+    with Monitor(optimizer, every=1, writer=Writer(), shadow_gammas=(0.3, 0.1)):
+        for _ in range(3):
+            x.grad = torch.ones(2)
+            optimizer.step()
+    assert {"semaopt/shadow_error/gamma=0.3", "semaopt/shadow_error/gamma=0.1", "semaopt/best_gamma"} <= seen.keys()
+    assert Monitor(optimizer).best_gamma is None
+    assert Monitor(optimizer).shadow_errors == {}
+    with pytest.raises(ValueError, match=r"shadow_gammas=\(0.1, 2\) is invalid: it must be numbers in \(0, 1\]"):
+        Monitor(optimizer, shadow_gammas=(0.1, 2))
+    with pytest.raises(ValueError, match=r"shadow_gammas=\(0.1, 0.1\) is invalid: it must be distinct"):
+        Monitor(optimizer, shadow_gammas=(0.1, 0.1))
+
+
+def test_squared_norms_are_exact_where_float32_overflows_or_vanishes():
+    tensors = [torch.tensor([3e30, 4e30]), torch.tensor([3e-30, 4e-30]), torch.tensor([3.0, 4.0]), torch.zeros(2)]
+    assert measure.squared_norms(tensors) == pytest.approx([2.5e61, 2.5e-59, 25.0, 0.0], rel=1e-6)
+    assert measure.squared_norms([torch.tensor([3.0, 4.0], dtype=torch.bfloat16)]) == [25.0]
+    assert measure.squared_norms([]) == []
