@@ -11,6 +11,7 @@ state                         estimate of the gradient
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -31,15 +32,17 @@ def moving_average(optimizer: Optimizer, group: dict[str, Any], x: Tensor) -> Te
     return None if buffer is None else buffer / buffer_multiple(group)
 
 
-def sample_weight(group: dict[str, Any], state: dict[str, Any]) -> float:
+def sample_weight(group: Mapping[str, Any], state: Mapping[str, Any]) -> float:
     """Return the total weight of the samples in the stored average; it is 1 unless the average started at 0."""
     if "v" in state:
         return float(state["v_weight"]) if group.get("bias_correction", False) else 1.0
     if "exp_avg" not in state:
         return 1.0
     beta, t = to_float(group["betas"][0]), to_float(state["step"])
-    # Adam under a schedule of beta1 stores the product of its betas (semaopt.schedules.bias).
-    product: float = state.get("beta1_product", 1.0) * beta ** (t - state.get("beta1_since", 0.0))
+    # Adam under a schedule of beta1 stores the product of its betas (semaopt.schedules.bias). The group may already
+    # have the beta of the next step.
+    last = state.get("beta1", beta)
+    product: float = state.get("beta1_product", 1.0) * last ** (t - state.get("beta1_since", 0.0))
     return 1 - product
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from semaopt import scalings
+from semaopt._averages import sample_weight
 from semaopt._validation import to_float
 from semaopt.optimizers._state import restored
 from semaopt.optimizers.asa import ASA
@@ -161,11 +162,11 @@ def _adam_state(group: dict[str, Any], x: Tensor, state: Mapping[str, Any]) -> d
     if not state:
         return {}
     t = to_float(state["step"])
-    beta, beta2 = (to_float(value) for value in group["betas"])
+    beta2 = to_float(group["betas"][1])
     converted = {
         "step": t,
         "v": state["exp_avg"],
-        "v_weight": 1 - beta**t,
+        "v_weight": sample_weight(group, state),
         "u": state["exp_avg_sq"],
         "u_weight": 1 - beta2**t,
     }

@@ -142,3 +142,20 @@ def test_changed_beta_cannot_be_converted_to_torch():
 def test_only_asa_converts_to_torch():
     with pytest.raises(TypeError, match=r"to_torch\(SGD\) is not possible"):
         semaopt.to_torch(torch.optim.SGD([nn.Parameter(torch.ones(1))]))
+
+
+@pytest.mark.parametrize("compensate", [True, False])
+@pytest.mark.parametrize("steps", [9, 10])  # beta1 changes after 9
+def test_conversion_under_a_schedule_of_beta(compensate, steps):
+    """With the exact bias correction of semaopt.schedules, and with torch's own after beta1 has changed."""
+    optimizer, xs, other, ys = pair(torch.optim.AdamW, {"lr": 0.01}, 0)
+    for one, params in ((optimizer, xs), (other, ys)):
+        schedule = semaopt.schedules.Stagewise(one, every=3, factor=0.3, compensate_bias=compensate)
+        for t in range(steps):
+            advance(one, params, range(t, t + 1))
+            schedule.step()
+    converted = semaopt.from_torch(other)
+    advance(optimizer, xs, range(steps, 100))
+    advance(converted, ys, range(steps, 100))
+    for x, y in zip(xs, ys, strict=True):
+        torch.testing.assert_close(y, x, rtol=1e-10, atol=1e-12)

@@ -79,6 +79,25 @@ def test_tensor_betas_change_in_place():
     assert beta.item() == pytest.approx(0.95)
 
 
+def test_a_third_party_optimizer_with_momentum():
+    class WithMomentum(torch.optim.Optimizer):
+        """LARS-like: a momentum without dampening."""
+
+        def __init__(self, params):
+            super().__init__(params, {"lr": 0.1, "momentum": 0.9, "own": "x"})
+
+        def step(self, closure=None):
+            pass
+
+    optimizer = WithMomentum([parameter()])
+    schedule = Follow(lr_scheduler.StepLR(optimizer, 1, gamma=0.5))
+    optimizer.step()
+    schedule.step()
+    group = optimizer.param_groups[0]
+    assert (group["lr"], group["momentum"], group["own"]) == (0.05, pytest.approx(0.95), "x")
+    assert "dampening" not in group
+
+
 def sgd_run(betas, dampening, lr, steps):
     """A float64 loop: the buffer is a fixed multiple of a moving average."""
     x, multiple = parameter().detach().clone(), (1 - dampening) / (1 - betas[0])
