@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from tests.replay.cases import CASES, TOLERANCE, deviation_of
+from tests.replay.cases import CASES, deviation_of, tolerance
 
 
 @pytest.fixture(autouse=True)
@@ -18,11 +18,11 @@ def _quiet(caplog):
 @pytest.mark.parametrize("name", CASES)
 def test_trajectories_agree(name):
     for seed in range(3):
-        assert deviation_of(name, seed) < TOLERANCE, seed
+        assert deviation_of(name, seed) < tolerance(name), seed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_many_trajectories_agree(name):
     for seed in range(3, 100):
-        assert deviation_of(name, seed) < TOLERANCE, seed
+        assert deviation_of(name, seed) < tolerance(name), seed
