@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from semaopt.kernels import dispatch
-from semaopt.optimizers._base import require_dense, rule_of, validate_rates
+from semaopt.optimizers._base import require_dense, rule_of, validate_rates, validate_state
 from semaopt.optimizers._nonfinite import require_finite, shard_groups
 from semaopt.optimizers.asa import ASA
 from semaopt.scalings import BY_NAME, AdamPlus, Scaling, Seen
@@ -31,6 +31,16 @@ class InBackward:
         for k, group in enumerate(optimizer.param_groups):
             _validate_group(group, k)
         for group in optimizer.param_groups:
+            self._register(group)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes without the hooks, which belong to the original parameters."""
+        return {**self.__dict__, "_handles": [], "_hooked": 0}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a copy or a pickle, and let it step the copied parameters."""
+        self.__dict__.update(state)
+        for group in () if self._removed else self.optimizer.param_groups:
             self._register(group)
 
     def add_param_group(self, group: dict[str, Any]) -> None:
@@ -189,6 +199,7 @@ def _step_one(optimizer: ASA, group: dict[str, Any], k: int, i: int, x: Tensor) 
     g = x.grad
     assert g is not None
     validate_rates(group)
+    validate_state(group, optimizer.state.get(x), k)
     rule = rule_of(group)
     require_dense(group, [x], [g], k)
     dispatch.validate(rule, [x], [g], [optimizer.state.get(x, {})])

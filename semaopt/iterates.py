@@ -86,10 +86,24 @@ class Iterates:
         self._averages = "average" in keep
         self.generator = torch.Generator().manual_seed(seed)
         self.reset()
+        self._attach()
+
+    def _attach(self) -> None:
         self._handles = [
-            optimizer.register_step_pre_hook(self._before),
-            optimizer.register_step_post_hook(self._after),
+            self.optimizer.register_step_pre_hook(self._before),
+            self.optimizer.register_step_post_hook(self._after),
         ]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes; instead of the hooks, whether they are attached."""
+        attached = any(handle.id in self.optimizer._optimizer_step_pre_hooks for handle in self._handles)
+        return {**self.__dict__, "_handles": attached}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a copy or a pickle, and attach it to the copied optimizer, which torch copies without hooks."""
+        self.__dict__.update(state, _handles=[])
+        if state["_handles"]:
+            self._attach()
 
     def reset(self) -> None:
         """Discard what was kept: the next step is t = 0."""

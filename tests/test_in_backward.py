@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -323,3 +326,35 @@ def test_disabled_grad_scaler_is_accepted():
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     scaler.scale(model(torch.ones(1, 2)).sum()).backward()
     assert model.weight.grad is None
+
+
+@pytest.mark.parametrize(
+    "clone", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))], ids=["copy", "pickle"]
+)
+def test_a_copy_steps_its_own_parameters(clone):
+    """Hooks of parameters are not copied, so a copy used to collect gradients and never to step."""
+    model = torch.nn.Linear(3, 2)
+    inside = semaopt.step_in_backward(model, lambda params: semaopt.ASA(params, lr=0.1))
+    a = torch.ones(4, 3)
+    model(a).square().mean().backward()
+    twin, copied = clone((model, inside))
+    for net in (model, twin):
+        for _ in range(3):
+            net(a).square().mean().backward()
+    assert torch.equal(model.weight, twin.weight)
+    assert twin.weight.grad is None
+    copied.remove()
+    before = twin.weight.detach().clone()
+    again, _ = clone((twin, copied))
+    for net in (twin, again):
+        net(a).square().mean().backward()
+        assert torch.equal(net.weight, before)
+
+
+def test_changed_scaling_is_refused():
+    model = torch.nn.Linear(3, 2)
+    inside = semaopt.step_in_backward(model, lambda params: semaopt.ASA(params, lr=0.1, scaling="shb"))
+    model(torch.ones(4, 3)).mean().backward()
+    inside.optimizer.param_groups[0]["scaling"] = semaopt.scalings.Adam()
+    with pytest.raises(ValueError, match=r"^scaling=.* is invalid: group 0 has taken steps with another scaling"):
+        model(torch.ones(4, 3)).mean().backward()

@@ -21,7 +21,7 @@ from semaopt.kernels.rounding import first_key, validate_state_dtype
 from semaopt.optimizers._groups import Betas, Defaults
 from semaopt.optimizers._nonfinite import NonFiniteGuard
 from semaopt.optimizers._roles import Roles
-from semaopt.optimizers._state import counter, restored, validate_saved, zero_state
+from semaopt.optimizers._state import counter, pack, restored, unpack, validate_saved, zero_state
 
 _VALIDATORS: dict[str, Callable[[Any], None]] = {
     "lr": lambda value: validate_rate("lr", value, "try 1e-3"),
@@ -331,13 +331,17 @@ class SemaOptimizer(Optimizer):
                     xs.append(x)
                     gs.append(g)
             if xs and "scaling" in group:
-                validate_state(group, self.state.get(xs[0]), k)
+                validate_state(group, self._first_state(xs), k)
             if len(self.param_groups) > 1:  # with one group the step raises before anything has changed
                 require_dense(group, xs, gs, k)
             if group.get("implementation", "auto") in ("c", "triton", "foreach"):
                 dispatch.validate(rule_of(group), xs, gs, [self.state.get(x, {}) for x in xs])
             found.append((group, xs, gs))
         return found
+
+    def _first_state(self, xs: list[Tensor]) -> dict[str, Any] | None:
+        """Return the state of the first of these parameters that has one."""
+        return next(filter(None, map(self.state.get, xs)), None)
 
     def _ready(self) -> Iterator[Ready]:
         """Yield ``(group, xs, gs, states)`` of each group that has gradients, after validating every group."""
@@ -419,6 +423,8 @@ class SemaOptimizer(Optimizer):
             for name in _OBJECTS.keys() & group.keys():
                 group[name] = _OBJECTS[name].describe(group[name])
             group["betas"] = tuple(group["betas"])
+            if "algorithm" in group:
+                group["algorithm"] = {name: pack(value) for name, value in group["algorithm"].items()}
         return packed
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -484,8 +490,5 @@ class SemaOptimizer(Optimizer):
         names = sorted(given) if isinstance(given, Mapping) else given
         rule = f"the checkpoint must have {sorted(self.initial)}"
         require(names == sorted(self.initial), "algorithm", names, rule, "load it into the optimizer that wrote it")
-        devices = [x.device for group in self.param_groups for x in group["params"]]
-        return {
-            name: value.to(devices[0]) if isinstance(value, Tensor) and devices else value
-            for name, value in given.items()
-        }
+        device = next((x.device for group in self.param_groups for x in group["params"]), None)
+        return {name: unpack(value, device) for name, value in given.items()}

@@ -122,8 +122,8 @@ class BilevelOptimizer(SemaOptimizer):
     def _validate_step(self) -> list[tuple[dict[str, Any], list[Tensor], list[Tensor]]]:
         for k, group in enumerate(self.param_groups):
             validate_rates(group)
-            for x in group["params"][:1] if "scaling" in group else ():
-                validate_state(group, self.state.get(x), k)
+            if "scaling" in group:
+                validate_state(group, self._first_state(group["params"]), k)
         return []  # the gradients in .grad are those of the last step
 
     def _oracles(self, outer: Closure, inner: Closure) -> Oracles:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,27 @@ def counter(name: str, value: float | Tensor = 0.0, device: torch.device | str =
     # float64 counts steps exactly. A float32 counter, as in torch, stops at 2^24 and would freeze the rounding key.
     dtype = torch.int64 if name == "rounding" else torch.float64
     return torch.as_tensor(value, dtype=dtype, device=device).clone()
+
+
+def pack(value: Any) -> Any:
+    """Return a tensor as bytes and any other value as it is.
+
+    torch.distributed.checkpoint loads a tensor only into one of the same shape, and the shapes of algorithm state are
+    unknown before the first step. It loads bytes into anything.
+    """
+    if not isinstance(value, Tensor):
+        return value
+    file = io.BytesIO()
+    torch.save(value.detach().cpu(), file)
+    return file.getvalue()
+
+
+def unpack(value: Any, device: torch.device | None) -> Any:
+    """Return the tensor that :func:`pack` stored, on this device (None: the CPU), and any other value as it is."""
+    if not isinstance(value, bytes):
+        return value
+    tensor = torch.load(io.BytesIO(value), map_location="cpu", weights_only=True)
+    return tensor if device is None else tensor.to(device)
 
 
 def zero_state(

@@ -97,10 +97,28 @@ class Stages:
                 )
         self.k = 0
         self.taken = 0
-        self._before_step = optimizer.register_step_pre_hook(self._before)
         self.iterates = Iterates(optimizer, keep=() if output == "last" else (output,), seed=seed)
-        self._after_step = optimizer.register_step_post_hook(self._after)
+        self.iterates.remove()
+        self._attach()
         self._set_rates()
+
+    def _attach(self) -> None:
+        self._before_step = self.optimizer.register_step_pre_hook(self._before)  # first: it may refuse the step
+        self.iterates._attach()
+        self._after_step = self.optimizer.register_step_post_hook(self._after)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes; instead of the hooks, whether they are attached."""
+        attached = self._before_step.id in self.optimizer._optimizer_step_pre_hooks
+        return {**self.__dict__, "_before_step": attached, "_after_step": attached}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a copy or a pickle, and attach it to the copied optimizer, which torch copies without hooks."""
+        self.__dict__.update(state)
+        self.iterates.remove()
+        self._attach()
+        if not state["_before_step"]:
+            self.remove()
 
     @property
     def done(self) -> bool:

@@ -176,3 +176,33 @@ def test_scaling_with_fewer_averages_is_accepted():
     optimizer, x = changed("scaling", semaopt.scalings.SHB())
     optimizer.step()
     assert torch.isfinite(x).all()
+
+
+@pytest.mark.parametrize(("name", "value"), [("scaling", semaopt.scalings.Adam()), ("bias_correction", False)])
+def test_incompatible_option_is_refused_if_the_first_parameter_is_new(name, value):
+    """Only the state of the first parameter was read; it has none if it was frozen until now."""
+    x, y, z = (nn.Parameter(torch.ones(2)) for _ in range(3))
+    for optimizer in (semaopt.ASA([x, y], scaling="shb"), semaopt.PDAda([x, y], [z], scaling="shb")):
+        x.grad, y.grad, z.grad = None, torch.ones(2), torch.ones(2)
+        optimizer.step()
+        optimizer.param_groups[0][name] = value
+        x.grad, before = torch.ones(2), y.detach().clone()
+        with pytest.raises(ValueError, match=f"^{name}=.* is invalid: group 0 has taken steps with"):
+            optimizer.step()
+        assert torch.equal(y, before)
+
+
+def test_incompatible_option_of_a_bilevel_method_is_refused_if_the_first_parameter_is_new():
+    x, y, z = (nn.Parameter(torch.ones(2)) for _ in range(3))
+    optimizer = semaopt.SMB([x, y], [z], scaling="shb")
+
+    def step():
+        outer = lambda: (z - 1).square().sum() + (x + y).sum()  # noqa: E731
+        optimizer.step(outer, lambda: (z - x - y).square().sum())
+
+    x.requires_grad_(False)
+    step()
+    optimizer.param_groups[0]["scaling"] = semaopt.scalings.Adam()
+    x.requires_grad_()
+    with pytest.raises(ValueError, match=r"^scaling=.* is invalid: group 0 has taken steps with another scaling"):
+        step()
