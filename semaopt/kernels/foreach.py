@@ -144,9 +144,9 @@ class Bucket:
     def blocks(self) -> Iterator[Block]:
         """Yield all tensors: in one block, but on the CPU in blocks that fit the caches."""
         lists = [self.xs, self.gs, *([state[name] for state in self.states] for name in self.names)]
-        limit = BLOCK * torch.get_num_threads()
-        whole = torch.compiler.is_compiling() or not self.xs[0].is_cpu or sum(map(Tensor.numel, self.xs)) <= limit
-        if whole:
+        in_blocks = self.xs[0].is_cpu and not torch.compiler.is_compiling()
+        limit = BLOCK * torch.get_num_threads() if in_blocks else 0
+        if not in_blocks or sum(map(Tensor.numel, self.xs)) <= limit:
             yield self._block(lists, slice(None))
             return
         first = total = 0

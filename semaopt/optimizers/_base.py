@@ -123,7 +123,7 @@ def validate_state(group: Mapping[str, Any], state: Mapping[str, Any] | None, nu
 
 # ---- from a param group to a step -----------------------------------------------------------------------------------
 
-_values_of = itemgetter(
+_VALUES = (
     "lr",
     "beta",
     "scaling",
@@ -136,6 +136,7 @@ _values_of = itemgetter(
     "implementation",
     "state_dtype",
 )
+_values_of = itemgetter(*_VALUES)
 #: The last rule of each param group, by its id; a rule is reused only if all values are equal.
 _rules: dict[int, tuple[tuple[Any, ...], StepRule]] = {}
 _MOST_RULES = 1024
@@ -143,8 +144,10 @@ _MOST_RULES = 1024
 
 def rule_of(group: dict[str, Any]) -> StepRule:
     """Return the :class:`StepRule` of an averaged param group; it is reused while no value changes."""
+    if torch.compiler.is_compiling():  # it cannot trace itemgetter
+        return StepRule(group["lr"], 1 - group["beta"], *(group[name] for name in _VALUES[2:]))
     values = _values_of(group)
-    if type(values[0]) is not float or type(values[1]) is not float or torch.compiler.is_compiling():
+    if type(values[0]) is not float or type(values[1]) is not float:
         return StepRule(values[0], 1 - values[1], *values[2:])
     last = _rules.get(id(group))
     if last is not None and last[0] == values:
@@ -346,10 +349,7 @@ class SemaOptimizer(Optimizer):
     def _ready(self) -> Iterator[Ready]:
         """Yield ``(group, xs, gs, states)`` of each group that has gradients, after validating every group."""
         if torch.compiler.is_compiling():  # it knows _init_group and runs it outside its graph
-            for group in self.param_groups:
-                xs: list[Tensor] = []
-                gs: list[Tensor] = []
-                self._init_group(group, xs, gs)
+            for group, xs, gs in self._initialized():
                 yield group, xs, gs, [self.state[x] for x in xs]
             return
         for group, xs, gs in self._validate_step():
@@ -359,19 +359,43 @@ class SemaOptimizer(Optimizer):
             if xs:
                 yield group, xs, gs, states
 
+    def _initialized(self) -> list[tuple[dict[str, Any], list[Tensor], list[Tensor]]]:
+        """Return ``(group, xs, gs)`` of each group after giving every parameter with a gradient its state."""
+        found: list[tuple[dict[str, Any], list[Tensor], list[Tensor]]] = []
+        for group in self.param_groups:
+            xs: list[Tensor] = []
+            gs: list[Tensor] = []
+            self._init_group(group, xs, gs)
+            found.append((group, xs, gs))
+        return found
+
     def _init_group(self, group: dict[str, Any], xs: list[Tensor], gs: list[Tensor]) -> None:
         """Fill ``xs`` and ``gs`` with the parameters that have a gradient, and give each its zero state.
 
         torch.compile knows this name and these list arguments: it runs the method outside its graph.
         """
-        for i, x in enumerate(group["params"]):
+        for x in group["params"]:
             g = x.grad
             if g is None:
                 continue
             xs.append(x)
             gs.append(g)
             if "step" not in self.state[x]:
-                self._init_state(group, i, x)
+                self._init_states(self._started_with(group))
+
+    def _started_with(self, group: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the groups whose parameters get their states together with those of this group.
+
+        torch.compile reads the states after the first call of ``_init_group`` and does not see later ones.
+        """
+        return self.param_groups
+
+    def _init_states(self, groups: list[dict[str, Any]]) -> None:
+        """Give every parameter that has a gradient and no state its zero state."""
+        for group in groups:
+            for i, x in enumerate(group["params"]):
+                if x.grad is not None and "step" not in self.state[x]:
+                    self._init_state(group, i, x)
 
     def _buffers(self, group: dict[str, Any]) -> tuple[str, ...]:
         """Return the names of the averages kept for each parameter of the group."""

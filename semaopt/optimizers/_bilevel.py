@@ -178,6 +178,9 @@ class BilevelOptimizer(SemaOptimizer):
         enabled = moves or always or self.on_nonfinite is not None
         return Rollback(self, self._nonfinite, ys, values=moves, enabled=enabled)
 
+    def _started_with(self, group: dict[str, Any]) -> list[dict[str, Any]]:
+        return [group]  # a lower parameter gets its state from the inverse; its .grad does not count
+
     def _init_state(self, group: dict[str, Any], i: int, x: Tensor) -> None:
         super()._init_state(group, i, x)
         if group["role"] == "lower":

@@ -39,6 +39,20 @@ def _call_with_hooks(step: Callable[..., Any], args: tuple[Any, ...], kwargs: di
     return out
 
 
+def grad_if_differentiable(step: F) -> F:
+    """Decorate ``step`` so that it runs with gradients if the option ``differentiable`` is on, else without.
+
+    Torch's own decorator breaks the graph of torch.compile twice. Without a break, a compiled step is one graph.
+    """
+
+    @functools.wraps(step)
+    def wrapper(self: SemaOptimizer, *args: Any, **kwargs: Any) -> Any:
+        with torch.set_grad_enabled(self.defaults["differentiable"]):
+            return step(self, *args, **kwargs)
+
+    return wrapper  # type: ignore[return-value]
+
+
 def lean_hooks(step: F) -> F:
     """Decorate ``step`` so that hooks and the profiler's range cost nothing while there are none.
 

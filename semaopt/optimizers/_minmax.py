@@ -42,12 +42,7 @@ class MinMaxOptimizer(SemaOptimizer):
 
     def _each(self) -> Iterator[tuple[dict[str, Any], list[Tensor], list[Tensor]]]:
         """Yield every group with its parameters that have a gradient, and the gradients."""
-        for group in self.param_groups:
-            xs: list[Tensor] = []
-            gs: list[Tensor] = []
-            self._init_group(group, xs, gs)
-            if xs:
-                yield group, xs, gs
+        yield from (found for found in self._initialized() if found[1])
 
     def _validate_step(self) -> list[tuple[dict[str, Any], list[Tensor], list[Tensor]]]:
         found = super()._validate_step()

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.optim.optimizer import ParamsT, _use_grad_for_differentiable
+from torch.optim.optimizer import ParamsT
 
 from semaopt.estimator import Rate
 from semaopt.kernels import dispatch
 from semaopt.optimizers._base import SemaOptimizer, require_dense, rule_of
-from semaopt.optimizers._hooks import lean_hooks
+from semaopt.optimizers._hooks import grad_if_differentiable, lean_hooks
 from semaopt.scalings import Scaling
 
 
@@ -105,7 +105,7 @@ class ASA(SemaOptimizer):
         super().__init__(params, defaults, on_nonfinite=on_nonfinite)
 
     @lean_hooks
-    @_use_grad_for_differentiable
+    @grad_if_differentiable
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step.
 

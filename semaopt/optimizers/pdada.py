@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.optim.optimizer import ParamsT, _use_grad_for_differentiable
+from torch.optim.optimizer import ParamsT
 
 from semaopt.estimator import Rate
 from semaopt.optimizers._base import rule_of
-from semaopt.optimizers._hooks import lean_hooks
+from semaopt.optimizers._hooks import grad_if_differentiable, lean_hooks
 from semaopt.optimizers._minmax import MinMaxOptimizer, evaluate
 from semaopt.projections import Projection
 from semaopt.scalings import Scaling
@@ -19,7 +19,8 @@ from semaopt.scalings import Scaling
 def primal_dual_step(optimizer: MinMaxOptimizer, closure: Callable[[], Any] | None) -> Any:
     """Take one step of ``alg:pdadam``; return the closure's loss, or None without a closure."""
     loss = evaluate(closure)
-    optimizer._validate_step()
+    if not torch.compiler.is_compiling():
+        optimizer._validate_step()
     if optimizer._skips():
         return loss
     for group, zs, gs in optimizer._each():
@@ -107,7 +108,7 @@ class PDAda(MinMaxOptimizer):
         super().__init__(primal, dual, defaults, on_nonfinite=on_nonfinite)
 
     @lean_hooks
-    @_use_grad_for_differentiable
+    @grad_if_differentiable
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step.
 
@@ -172,7 +173,7 @@ class PDSM(MinMaxOptimizer):
         super().__init__(primal, dual, defaults, on_nonfinite=on_nonfinite)
 
     @lean_hooks
-    @_use_grad_for_differentiable
+    @grad_if_differentiable
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step.
 

@@ -160,6 +160,46 @@ def test_device_counters_move_with_the_checkpoint():
 # ---- torch.compile --------------------------------------------------------------------------------------------------
 
 
+def two_groups(**options):
+    xs = [torch.nn.Parameter(normal((4, 3), torch.float32, i)) for i in range(3)]
+    groups = [{"params": xs[:2]}, {"params": xs[2:], "lr": 0.1, "weight_decay": 0.1}]
+    return xs, semaopt.ASA(groups, **options)
+
+
+def primal_and_dual(**options):
+    xs = [torch.nn.Parameter(normal((4, 3), torch.float32, i)) for i in range(3)]
+    return xs, semaopt.PDAda(primal=xs[:2], dual=xs[2:], project=semaopt.projections.Box(-1.0, 1.0), **options)
+
+
+@pytest.mark.parametrize(
+    ("build", "options"),
+    [
+        *((two_groups, {"scaling": scaling}) for scaling in SCALINGS),
+        (two_groups, {"lr": torch.tensor(0.1), "bias_correction": False, "maximize": True}),
+        (two_groups, {"state_dtype": torch.bfloat16, "clip_scaling": (0.1, 10.0)}),
+        (two_groups, {"device_counters": True}),
+        (primal_and_dual, {}),
+        (primal_and_dual, {"scaling": "amsgrad", "dual_lr": torch.tensor(0.1)}),
+    ],
+    ids=lambda value: getattr(value, "__name__", None) or ", ".join(f"{k}={v}" for k, v in value.items()),
+)
+def test_compiled_step_is_one_graph(build, options):
+    """``fullgraph=True`` raises at a break, from the first step on, which makes the states."""
+    torch._dynamo.reset()
+    results = []
+    for trace in (lambda step: torch.compile(step, backend="eager", fullgraph=True), lambda step: step):
+        xs, optimizer = build(**options)
+        step = trace(optimizer.step)
+        for k in range(3):
+            for i, x in enumerate(xs):
+                x.grad = normal((4, 3), x.dtype, 10 * k + i)
+            step()
+        assert torch.is_grad_enabled()
+        results.append((xs, optimizer))
+    tolerance = {"rtol": 1e-2, "atol": 1e-2} if "state_dtype" in options else CLOSE[torch.float32]
+    assert_agree(*results, **tolerance)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scaling", "hyper"),
