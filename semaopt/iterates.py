@@ -18,7 +18,8 @@ from torch.optim import Optimizer
 
 from semaopt._averages import moving_average
 from semaopt._validation import is_real, require, to_float, validate_integer
-from semaopt.estimator import real, state_dtype, track_
+from semaopt.estimator import state_dtype
+from semaopt.kernels import averaging
 
 AVERAGES = ("uniform", "polynomial")
 
@@ -107,6 +108,7 @@ class Iterates:
 
     def reset(self) -> None:
         """Discard what was kept: the next step is t = 0."""
+        self._complete()
         self.t = 0
         self._begun = -1
         self.tau = -1
@@ -116,6 +118,7 @@ class Iterates:
 
     def remove(self) -> None:
         """Remove the hooks; what was kept stays readable."""
+        self._complete()
         for handle in self._handles:
             handle.remove()
 
@@ -132,9 +135,15 @@ class Iterates:
                 self._keep()
 
     def _after(self, *_: Any) -> None:
+        self._complete()
         if self.tau == self.t:
             self._keep_estimate()
         self.t += 1
+
+    def _complete(self) -> None:
+        """Average the parameters that no step has averaged: those without a gradient, or after a skipped step."""
+        if averaging.pending:
+            averaging.complete(self._params())
 
     @torch.no_grad()
     def _keep(self) -> None:
@@ -148,9 +157,12 @@ class Iterates:
         if self._averages and self.t % self.every == 0:
             if self.t == 0:
                 self._kept["average"] = [x.detach().to(state_dtype(x), copy=True) for x in xs]
+                return
             weight = (self.power + 1) / (self.t // self.every + self.power + 1)
-            for mean, x in zip(self._kept["average"], xs, strict=True):
-                track_(real(mean), real(x.to(mean.dtype)), weight)
+            if getattr(self.optimizer, "updates_averages", False) and not torch.compiler.is_compiling():
+                averaging.leave(xs, self._kept["average"], weight)  # the step passes over x anyway
+            else:
+                averaging.update_(xs, averaging.Average(self._kept["average"], weight))
 
     @torch.no_grad()
     def _keep_estimate(self) -> None:
@@ -189,6 +201,7 @@ class Iterates:
                 raise RuntimeError(f"There is no {key!r} iterate: this object keeps {kept}. Pass keep=({needed!r},).")
             raise RuntimeError(f"There is no {key!r} iterate after {self.t} steps. Take a step first.")
         self._join()
+        self._complete()
         return self._kept[key]
 
     def last(self) -> list[Tensor]:
@@ -247,6 +260,7 @@ class Iterates:
     def state_dict(self) -> dict[str, Any]:
         """Return what was kept and the state of the random numbers, as plain values and tensors."""
         self._join()
+        self._complete()
         kept = {key: [x.clone() for x in tensors] for key, tensors in self._kept.items()}
         numbers = {"t": self.t, "begun": self._begun, "tau": self.tau, "next": self._next}
         return {**numbers, "kept": kept, "generator": self.generator.get_state(), "options": self._options()}

@@ -1,10 +1,13 @@
 import copy
 import io
+import math
 
 import pytest
 import torch
 
 import semaopt
+from semaopt.kernels import averaging
+from tests.kernels.common import normal
 
 
 def problem(size=3, **hyper):
@@ -408,3 +411,71 @@ def test_another_default_device():
 def test_wrong_averages(options, text):
     with pytest.raises(ValueError, match=text):
         semaopt.Iterates(problem()[1], **options)
+
+
+# ---- fused into the step --------------------------------------------------------------------------------------------
+
+FUSED = {
+    "adam": {},
+    "amsgrad": {"weight_decay": 0.1, "decoupled_weight_decay": True},
+    "shb": {"weight_decay": 0.1, "maximize": True},
+    "adabound": {},
+    "adam+": {"state_dtype": torch.bfloat16},
+}
+
+
+def averaged_run(implementation, scaling, dtype, **options):
+    """Train with a parameter that joins late and a large, a transposed and an empty one; return the averages."""
+    shapes = ((3, 2), (700,), (0, 2), ())
+    xs = [torch.nn.Parameter(normal(shape, dtype, i)) for i, shape in enumerate(shapes)]
+    xs.append(torch.nn.Parameter(normal((5, 4), dtype, 9).t()))
+    optimizer = semaopt.ASA(xs, scaling=scaling, lr=0.1, implementation=implementation, **options)
+    iterates = semaopt.Iterates(optimizer, keep=("average",), average="polynomial", power=2.0)
+    for k in range(5):
+        for i, x in enumerate(xs):
+            x.grad = None if (i, k) == (0, 2) else torch.empty_like(x).copy_(normal(tuple(x.shape), dtype, 10 * k + i))
+        optimizer.step()
+    return [*xs, *iterates.average()]
+
+
+@pytest.mark.skipif(not semaopt.kernels.available(), reason=str(semaopt.kernels.available()))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("scaling", FUSED)
+def test_c_step_averages_in_its_pass(scaling, dtype, monkeypatch):
+    """Only the step in which a parameter has no gradient leaves averages to the slow twin."""
+    if dtype == torch.float64 and "state_dtype" in FUSED[scaling]:
+        pytest.skip("state_dtype is for float32 and bf16 parameters")
+    monkeypatch.setattr(semaopt.ASA, "updates_averages", False)
+    expected = averaged_run("c", scaling, dtype, **FUSED[scaling])
+    monkeypatch.setattr(semaopt.ASA, "updates_averages", True)
+    slow, update = [], averaging.update_
+    monkeypatch.setattr(averaging, "update_", lambda xs, average: (slow.append(len(xs)), update(xs, average)))
+    found = averaged_run("c", scaling, dtype, **FUSED[scaling])
+    assert slow == [1]
+    tolerance = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 1e-6}[dtype]
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    assert not averaging.pending
+
+
+@pytest.mark.parametrize("implementation", ["foreach", "loop", "auto"])
+def test_other_paths_average_before_the_step(implementation):
+    found = averaged_run(implementation, "adam", torch.float32)
+    torch.testing.assert_close(found, averaged_run("loop", "adam", torch.float32), rtol=1e-5, atol=1e-6)
+
+
+def test_average_is_complete_whenever_it_is_read():
+    """A skipped step leaves its average pending; reading, saving or a second object completes it."""
+    x = torch.nn.Parameter(torch.tensor([4.0]))
+    optimizer = semaopt.ASA([x], lr=1.0, beta=0.0, scaling="shb", on_nonfinite="skip")
+    iterates = [semaopt.Iterates(optimizer, keep=("average",)) for _ in range(2)]
+    for g in (1.0, math.nan, math.nan, 1.0):
+        x.grad = torch.tensor([g])
+        optimizer.step()
+    assert x.item() == 2.0
+    assert [each.average()[0].item() for each in iterates] == [3.5, 3.5]  # of x_0 = 4 and x_1 = 3
+    x.grad = torch.tensor([math.nan])
+    optimizer.step()
+    saved = iterates[0].state_dict()["kept"]["average"][0]
+    assert saved.item() == pytest.approx(3.0)  # x_2 = 2 was kept before the step that was skipped
+    iterates[1].remove()
+    assert iterates[1].average()[0].item() == pytest.approx(3.0)

@@ -8,7 +8,7 @@
  * Each operation consists of a span, which the compiler vectorizes, and an outer loop over blocks, which prefetches.
  * SIMD asserts that elements are independent; x and g may share memory. A span is compiled three times: with all
  * options; plain, without the operations that are no-ops in this step; and HELD, which is plain plus AdaBound's bounds
- * on u. */
+ * on u. With an average of iterates there are two: with all options, and plain. */
 
 #ifdef RANDOM /* element indices have 32 bits: each run of 2^32 elements has its own key */
 #define KEY(t, start) mix((t)->key + ((uint64_t)(start) >> 32))
@@ -22,8 +22,8 @@
 
 typedef struct {
     AT sign, decay, shrink, eta, g0, u_lo, u_hi, lo, hi;
-    AT gamma, gamma_u, weight_u; /* gamma and gamma_u in the form that lerp takes */
-    int low, low_u, decays, plain; /* plain: 0, 1 or HELD */
+    AT gamma, gamma_u, gamma_mean, weight_u; /* weights in the form that lerp takes */
+    int low, low_u, low_mean, decays, plain; /* plain: 0, 1 or HELD */
     uint64_t key;
 } NAME(rates);
 
@@ -49,6 +49,7 @@ INLINE NAME(rates) NAME(rates_of)(const Tensor *t, const Options *o, int64_t sta
         .sign = (AT)o->sign, .decay = (AT)o->decay, .shrink = (AT)o->shrink, .eta = (AT)t->eta, .g0 = (AT)o->g0,
         .u_lo = (AT)o->u_lo, .u_hi = (AT)o->u_hi, .lo = (AT)o->inverse_lo, .hi = (AT)o->inverse_hi,
         .gamma = NAME(lerp_weight)(t->gamma), .gamma_u = NAME(lerp_weight)(t->gamma_u),
+        .gamma_mean = NAME(lerp_weight)(o->mean_weight), .low_mean = o->mean_weight < 0.5,
         .weight_u = (AT)t->inverse_u_weight,
         .low = low, .low_u = low_u, .decays = decays,
         .plain = !plain ? 0 : o->u_lo == -INFINITY && o->u_hi == INFINITY ? 1 : HELD,
@@ -68,24 +69,26 @@ INLINE AT NAME(moved)(AT x, AT v, AT root, const NAME(rates) *r, int plain) {
 }
 
 /* Line 3, and line 5 with a single scaling s for all coordinates; eta includes s. */
-INLINE void NAME(shb_span)(XT *x, const XT *g, ST *v, int n, NAME(rates) r, uint32_t first, int plain) {
+INLINE void NAME(shb_span)(XT *x, const XT *g, ST *v, AT *mean, int n, NAME(rates) r, uint32_t first, int plain, int averaged) {
     FIRST_BITS;
     SIMD
     for (int i = 0; i < n; i++) {
         BITS(i);
         AT xi = LOAD_X(x[i]), gi = NAME(gradient)(g[i], xi, &r, plain);
+        if (averaged) mean[i] = NAME(lerp)(mean[i], xi, r.gamma_mean, r.low_mean); /* x before the step */
         AT vi = NAME(lerp)(LOAD_S(v[i]), gi, r.gamma, plain || r.low);
         v[i] = STORE_S(vi, random);
         x[i] = STORE_X((plain ? xi : r.shrink * xi) - vi * r.eta);
     }
 }
 
-INLINE void NAME(adam_span)(XT *x, const XT *g, ST *v, ST *u, int n, NAME(rates) r, uint32_t first, int plain) {
+INLINE void NAME(adam_span)(XT *x, const XT *g, ST *v, ST *u, AT *mean, int n, NAME(rates) r, uint32_t first, int plain, int averaged) {
     FIRST_BITS;
     SIMD
     for (int i = 0; i < n; i++) {
         BITS(i);
         AT xi = LOAD_X(x[i]), gi = NAME(gradient)(g[i], xi, &r, plain);
+        if (averaged) mean[i] = NAME(lerp)(mean[i], xi, r.gamma_mean, r.low_mean); /* x before the step */
         AT vi = NAME(lerp)(LOAD_S(v[i]), gi, r.gamma, plain || r.low);            /* line 3 */
         AT ui = NAME(lerp)(LOAD_S(u[i]), NAME(square)(gi), r.gamma_u, plain || r.low_u);   /* line 4 */
         v[i] = STORE_S(vi, random);
@@ -95,12 +98,13 @@ INLINE void NAME(adam_span)(XT *x, const XT *g, ST *v, ST *u, int n, NAME(rates)
     }
 }
 
-INLINE void NAME(amsgrad_span)(XT *x, const XT *g, ST *v, ST *u, ST *u_max, int n, NAME(rates) r, uint32_t first, int plain) {
+INLINE void NAME(amsgrad_span)(XT *x, const XT *g, ST *v, ST *u, ST *u_max, AT *mean, int n, NAME(rates) r, uint32_t first, int plain, int averaged) {
     FIRST_BITS;
     SIMD
     for (int i = 0; i < n; i++) {
         BITS(i);
         AT xi = LOAD_X(x[i]), gi = NAME(gradient)(g[i], xi, &r, plain);
+        if (averaged) mean[i] = NAME(lerp)(mean[i], xi, r.gamma_mean, r.low_mean); /* x before the step */
         AT vi = NAME(lerp)(LOAD_S(v[i]), gi, r.gamma, plain || r.low);
         AT ui = NAME(lerp)(LOAD_S(u[i]), NAME(square)(gi), r.gamma_u, plain || r.low_u);
         AT peak = LOAD_S(u_max[i]);
@@ -119,19 +123,25 @@ INLINE void NAME(ascend_span)(XT *y, const XT *g, int n, NAME(rates) r) {
 }
 
 #define NEAR(p, T) PREFETCH((p) + i + AHEAD, BLOCK * sizeof(T))
-#define BLOCKS(SPAN, NEARS, plain)                       \
+#define BLOCKS(SPAN, NEARS, plain, averaged)             \
     {                                                    \
         int64_t i = 0;                                   \
         for (; i + BLOCK <= n; i += BLOCK) {             \
             if (far) {                                   \
                 NEARS;                                   \
+                if (averaged) NEAR(mean, AT);            \
             }                                            \
-            SPAN(BLOCK, plain);                          \
+            SPAN(BLOCK, plain, averaged);                \
         }                                                \
-        SPAN((int)(n - i), plain);                       \
+        SPAN((int)(n - i), plain, averaged);             \
     }
-#define BLOCKS_OF(SPAN, NEARS) \
-    if (r.plain == 1) BLOCKS(SPAN, NEARS, 1) else if (r.plain == HELD) BLOCKS(SPAN, NEARS, HELD) else BLOCKS(SPAN, NEARS, 0)
+#define BLOCKS_OF(SPAN, NEARS)                           \
+    AT *mean = t->mean == NULL ? NULL : (AT *)t->mean + start; \
+    if (mean != NULL && r.plain == 1) BLOCKS(SPAN, NEARS, 1, 1)    \
+    else if (mean != NULL) BLOCKS(SPAN, NEARS, 0, 1)     \
+    else if (r.plain == 1) BLOCKS(SPAN, NEARS, 1, 0)     \
+    else if (r.plain == HELD) BLOCKS(SPAN, NEARS, HELD, 0) \
+    else BLOCKS(SPAN, NEARS, 0, 0)
 #define PLACE (uint32_t)(start + i)
 
 INLINE void NAME(shb)(const Tensor *t, const Options *o, int64_t start, int64_t n, int64_t far) {
@@ -139,7 +149,8 @@ INLINE void NAME(shb)(const Tensor *t, const Options *o, int64_t start, int64_t 
     XT *x = (XT *)t->x + start;
     const XT *g = (const XT *)t->g + start;
     ST *v = (ST *)t->v + start;
-#define SPAN(count, plain) NAME(shb_span)(x + i, g + i, v + i, count, r, PLACE, plain)
+#define SPAN(count, plain, averaged) \
+    NAME(shb_span)(x + i, g + i, v + i, mean + i, count, r, PLACE, plain, averaged)
     BLOCKS_OF(SPAN, NEAR(x, XT); NEAR(g, XT); NEAR(v, ST))
 #undef SPAN
 }
@@ -149,7 +160,8 @@ INLINE void NAME(adam)(const Tensor *t, const Options *o, int64_t start, int64_t
     XT *x = (XT *)t->x + start;
     const XT *g = (const XT *)t->g + start;
     ST *v = (ST *)t->v + start, *u = (ST *)t->u + start;
-#define SPAN(count, plain) NAME(adam_span)(x + i, g + i, v + i, u + i, count, r, PLACE, plain)
+#define SPAN(count, plain, averaged) \
+    NAME(adam_span)(x + i, g + i, v + i, u + i, mean + i, count, r, PLACE, plain, averaged)
     BLOCKS_OF(SPAN, NEAR(x, XT); NEAR(g, XT); NEAR(v, ST); NEAR(u, ST))
 #undef SPAN
 }
@@ -159,7 +171,8 @@ INLINE void NAME(amsgrad)(const Tensor *t, const Options *o, int64_t start, int6
     XT *x = (XT *)t->x + start;
     const XT *g = (const XT *)t->g + start;
     ST *v = (ST *)t->v + start, *u = (ST *)t->u + start, *u_max = (ST *)t->u_max + start;
-#define SPAN(count, plain) NAME(amsgrad_span)(x + i, g + i, v + i, u + i, u_max + i, count, r, PLACE, plain)
+#define SPAN(count, plain, averaged) \
+    NAME(amsgrad_span)(x + i, g + i, v + i, u + i, u_max + i, mean + i, count, r, PLACE, plain, averaged)
     BLOCKS_OF(SPAN, NEAR(x, XT); NEAR(g, XT); NEAR(v, ST); NEAR(u, ST); NEAR(u_max, ST))
 #undef SPAN
 }

@@ -13,6 +13,7 @@ import struct
 import weakref
 from array import array
 from collections import OrderedDict
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -20,12 +21,13 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from semaopt.kernels.averaging import Average
 from semaopt.kernels.layout import PLAIN, is_dense, same_layout
 from semaopt.kernels.loader import Library, library
 from semaopt.kernels.rows import row_of
 from semaopt.kernels.rule import StepRule
 
-_OPTIONS = struct.Struct("11d2q")  # struct Options of step.h
+_OPTIONS = struct.Struct("12d2q")  # struct Options of step.h
 _ASCEND = 5  # follows the numbers of the rows of Table 2
 _INF = math.inf
 #: Largest number of tables to keep; a table is scratch memory, and the oldest is dropped.
@@ -46,14 +48,23 @@ Keys = list[str | None]
 NO_KEYS: Keys = [None] * 8
 
 
-def step(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]]) -> bool:
-    """Take one step under a rule whose scaling is in ``rows.SCALINGS``.
+def step(
+    rule: StepRule,
+    xs: list[Tensor],
+    gs: list[Tensor],
+    states: list[dict[str, Any]],
+    average: Average | None = None,
+) -> bool:
+    """Take one step under a rule whose scaling is in ``rows.SCALINGS``, and update an average of iterates with it.
 
     Returns False, and changes nothing, if a tensor does not fit the C step.
     """
     lib = library()
     if lib is None:
         return False
+    if average is not None:  # its weight changes in every step
+        options, keys = _pack(rule, average.weight)
+        return _run(lib, xs, gs, states, keys=keys, options=options, means=average.means)
     if type(rule.eta) is type(rule.gamma) is type(rule.weight_decay) is float:
         options, keys = _packed(rule)
     else:  # a tensor may have another value in every step
@@ -64,11 +75,11 @@ def step(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[s
 def ascend_box_(ys: list[Tensor], gs: list[Tensor], eta: float, lo: float, hi: float) -> bool:
     """Compute ``y <- clip(y + eta g, lo, hi)``; return False, and change nothing, if a tensor does not fit."""
     lib = library()
-    options = _OPTIONS.pack(eta, 1.0, 0.0, 0.0, lo, hi, -_INF, _INF, 0.0, 1.0, 1.0, _ASCEND, 0)
+    options = _OPTIONS.pack(eta, 1.0, 0.0, 0.0, lo, hi, -_INF, _INF, 0.0, 1.0, 1.0, 0.0, _ASCEND, 0)
     return lib is not None and _run(lib, ys, gs, [], keys=NO_KEYS, options=options)
 
 
-def _pack(rule: StepRule) -> tuple[bytes, Keys]:
+def _pack(rule: StepRule, mean_weight: float = 0.0) -> tuple[bytes, Keys]:
     """Return the rule as struct Options of step.h, and the state keys that it needs."""
     eta, decay, clip, corrected = float(rule.eta), float(rule.weight_decay), rule.clip_scaling, rule.bias_correction
     decoupled, row = rule.decoupled_weight_decay, row_of(rule)
@@ -76,7 +87,7 @@ def _pack(rule: StepRule) -> tuple[bytes, Keys]:
         eta, float(rule.gamma), *row.numbers(rule.scaling),
         -_INF if clip is None else 1 / clip[1], _INF if clip is None else 1 / clip[0],
         0.0 if decoupled else decay, 1 - eta * decay if decoupled else 1.0, -1.0 if rule.maximize else 1.0,
-        row.number, corrected,
+        mean_weight, row.number, corrected,
     )  # fmt: skip
     weights = ("v_weight", "u_weight" if row.weighs_u else None) if corrected else (None, None)
     rounding = None if rule.state_dtype is None else "rounding"
@@ -92,7 +103,14 @@ _tables: OrderedDict[int, Table] = OrderedDict()
 
 
 def _run(
-    lib: Library, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]], *, keys: Keys, options: bytes
+    lib: Library,
+    xs: list[Tensor],
+    gs: list[Tensor],
+    states: list[dict[str, Any]],
+    *,
+    keys: Keys,
+    options: bytes,
+    means: list[Tensor] | None = None,
 ) -> bool:
     """Call the C step with the table last used for a group that starts with the same parameter, or a new one.
 
@@ -101,7 +119,7 @@ def _run(
     """
     owner = id(xs[0]) if xs else 0
     table = _tables.pop(owner, None) or Table(lib)
-    done = table.step(xs, gs, states, keys, options)
+    done = table.step(xs, gs, states, keys=keys, options=options, means=means)
     _tables[owner] = table
     if len(_tables) > MOST_TABLES:
         _tables.popitem(last=False)
@@ -119,33 +137,50 @@ class Table:
         weakref.finalize(self, library.free_table, self.at).atexit = False
 
     def step(
-        self, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]], keys: Keys, options: bytes
+        self,
+        xs: list[Tensor],
+        gs: list[Tensor],
+        states: list[dict[str, Any]],
+        *,
+        keys: Keys,
+        options: bytes,
+        means: list[Tensor] | None = None,
     ) -> bool:
         """Take a step; return False, and change nothing, if a tensor does not fit."""
         n = len(xs)
         if any(map(Tensor.is_neg, gs)):  # such a tensor stores minus its value
             return False
         if not self.library.reads_tensors:
-            if not PLAIN.issuperset(map(type, chain(xs, gs))) or not self._gather(xs, gs, states or [{}] * n, keys):
+            plain = PLAIN.issuperset(map(type, chain(xs, gs)))
+            if not plain or not self._gather(xs, gs, states or [{}] * n, means, keys):
                 return False
             n = -1
-        failed: int = self.library.step(self.at, n, xs, gs, states, keys, options, torch.get_num_threads())
+        failed: int = self.library.step(self.at, n, xs, gs, states, means, keys, options, torch.get_num_threads())
         if failed < 0:
             raise MemoryError("no memory for the table of the C step")
         if failed == 0:
             increment_version(xs)  # autograd must notice the change, as with torch's own in-place operations
         return failed == 0
 
-    def _gather(self, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]], keys: Keys) -> bool:
+    def _gather(
+        self,
+        xs: list[Tensor],
+        gs: list[Tensor],
+        states: list[dict[str, Any]],
+        means: list[Tensor] | None,
+        keys: Keys,
+    ) -> bool:
         """Fill the table from Python, as table.c does with DLPack; for versions of torch without that interface."""
         addresses, sizes, kinds = array("Q"), array("q"), array("q")
-        for x, g, state in zip(xs, gs, states, strict=True):
+        averages: Sequence[Tensor | None] = [None] * len(xs) if means is None else means
+        for x, g, state, mean in zip(xs, gs, states, averages, strict=True):
             tensors = [None if key is None else state.get(key) for key in keys[:-1]]
             kind = _kind(x, g, tensors)
             missing = any(key is not None and m is None for key, m in zip(keys[:-1], tensors, strict=True))
-            if kind is None or missing:
+            wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+            if kind is None or missing or (mean is not None and not (same_layout(mean, x) and mean.dtype == wide)):
                 return False
-            addresses.extend(0 if m is None else m.data_ptr() for m in (x, g, *tensors))
+            addresses.extend(0 if m is None else m.data_ptr() for m in (x, g, *tensors, mean))
             sizes.append(x.numel())
             kinds.append(kind)
         failed: int = self.library.fill(self.at, len(xs), *(a.buffer_info()[0] for a in (addresses, sizes, kinds)))

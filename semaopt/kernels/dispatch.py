@@ -23,7 +23,7 @@ from torch import Tensor
 
 from semaopt._validation import require
 from semaopt.estimator import COUNTERS, state_dtype
-from semaopt.kernels import compiled, triton_launch
+from semaopt.kernels import averaging, compiled, triton_launch
 from semaopt.kernels.foreach import foreach_group
 from semaopt.kernels.layout import PLAIN, is_dense, same_layout, same_strides
 from semaopt.kernels.loader import available, library
@@ -43,15 +43,18 @@ def run(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[st
     """Take one step of the parameters of a group, each on a path that supports it."""
     if not xs:
         return
+    average = averaging.take(xs) if averaging.pending else None
     if (
         type(rule.scaling) in SCALINGS
         and not (rule.differentiable or torch.compiler.is_compiling())
         and (
-            (rule.implementation in ("auto", "c") and xs[0].is_cpu and compiled.step(rule, xs, gs, states))
-            or (_may_launch(rule, xs) and triton_launch.step(rule, xs, gs, states))
+            (rule.implementation in ("auto", "c") and xs[0].is_cpu and compiled.step(rule, xs, gs, states, average))
+            or (_may_launch(rule, xs) and triton_launch.step(rule, xs, gs, states, average))
         )
     ):
         return  # the usual case, without asking for reasons
+    if average is not None:
+        averaging.update_(xs, average)
     if any(g.is_sparse for g in gs):
         raise SparseGradientError("semaopt does not support sparse gradients")
     if _only_foreach(rule, xs, states) and _fits_foreach(rule, xs, gs, states):

@@ -20,7 +20,7 @@ import torch
 from semaopt.kernels.layout import PLAIN
 
 #: Version of the interface, also in step.h: a library built from other sources is not used.
-INTERFACE = 9
+INTERFACE = 10
 HERE = Path(__file__).parent
 LIBRARY = HERE / ("_step.dll" if sys.platform == "win32" else "_step.so")
 #: Written by setup.py if compiling failed, with the reason.
@@ -58,7 +58,7 @@ class Library:
         self.free_table = _typed(c.semaopt_free_table, None, pointer)
         self.fill = _typed(c.semaopt_fill, integer, pointer, integer, pointer, pointer, pointer)
         self.step = _typed(
-            python.semaopt_step, integer, pointer, integer, obj, obj, obj, obj, ctypes.c_char_p, ctypes.c_int
+            python.semaopt_step, integer, pointer, integer, obj, obj, obj, obj, obj, ctypes.c_char_p, ctypes.c_int
         )
         self.stream = _typed(
             c.semaopt_stream, None, pointer, pointer, pointer, integer, pointer, integer, integer, ctypes.c_int

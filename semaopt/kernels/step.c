@@ -251,9 +251,9 @@ static void ascend(Table *table, const Options *o, int threads) {
 
 /* Gather the tensors (n < 0: they are in the table already) and take the step. Returns 0 on success, else the error of
  * gather(), and then nothing has changed. The caller holds the GIL, which is released during large computations. */
-EXPORT int64_t semaopt_step(Table *table, int64_t n, Object *xs, Object *gs, Object *states, Object *keys,
-                            const Options *o, int threads) {
-    int64_t failed = n < 0 ? 0 : gather(table, n, xs, gs, states, keys);
+EXPORT int64_t semaopt_step(Table *table, int64_t n, Object *xs, Object *gs, Object *states, Object *means,
+                            Object *keys, const Options *o, int threads) {
+    int64_t failed = n < 0 ? 0 : gather(table, n, xs, gs, states, means, keys);
     if (failed) return failed;
     void *thread = table->total > ALONE ? release_gil() : NULL;
     (o->scaling == ASCEND ? ascend : step)(table, o, threads);

@@ -10,7 +10,7 @@ struct DLTensor;
 
 /* Version of the structs and functions used from Python: increment it when they change. loader.py has the same
  * number. */
-enum { INTERFACE = 9 };
+enum { INTERFACE = 10 };
 
 /* Elements per chunk, and the size up to which a single thread is fastest. */
 enum { CHUNK = 16384, ALONE = 24576 };
@@ -29,11 +29,12 @@ typedef struct {
     double decay;                  /* coupled decay: decay * x is added to the gradient */
     double shrink;                 /* decoupled decay: x is multiplied by it */
     double sign;                   /* -1 to maximize */
+    double mean_weight;            /* weight of x in the average of iterates */
     int64_t scaling, corrected;
 } Options;
 
 /* Roles of the tensors of one parameter, in the order of gathering. */
-enum { X, G, V, U, U_MAX, STEP, V_WEIGHT, U_WEIGHT, ROUNDING, ROLES };
+enum { X, G, V, U, U_MAX, STEP, V_WEIGHT, U_WEIGHT, ROUNDING, MEAN, ROLES };
 
 /* One parameter: the addresses of its tensors (NULL if absent) and the coefficients of this step. */
 typedef struct {
@@ -43,6 +44,7 @@ typedef struct {
             void *x, *g, *v, *u, *u_max;
             double *step, *v_weight, *u_weight;
             int64_t *rounding;
+            void *mean; /* average of iterates, in the type of the arithmetic */
         };
     };
     int64_t n, kind;
@@ -79,10 +81,10 @@ typedef struct {
     const void *plain[2];                            /* tensor types that own their storage */
 } Python;
 
-/* Fill the table from lists of parameters, gradients and state dicts. `keys` lists the dict keys of the roles from V
- * on, with None for unused roles and a final None. Returns 0 on success, i * ROLES + role + 1 if that tensor of
+/* Fill the table from lists of parameters, gradients, state dicts and averages of iterates (or None). `keys` lists the
+ * dict keys of the roles from V to ROUNDING, with None for unused roles and a final None. Returns 0 on success, i * ROLES + role + 1 if that tensor of
  * parameter i is unsupported, -1 if out of memory. */
-int64_t gather(Table *table, int64_t n, Object *xs, Object *gs, Object *states, Object *keys);
+int64_t gather(Table *table, int64_t n, Object *xs, Object *gs, Object *states, Object *means, Object *keys);
 
 /* Release the GIL, and acquire it again. */
 void *release_gil(void);

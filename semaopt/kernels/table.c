@@ -158,9 +158,10 @@ static int gather_one(Tensor *t, Object *const *objects, uint64_t roles) {
         if (!(roles >> role & 1)) continue;
         if (!read_tensor(objects[role], &other)) return role;
         int type = type_of(&other), ok;
-        if (role < STEP) {
+        if (role < STEP || role == MEAN) {
+            int wide = x_type == FLOAT64 ? FLOAT64 : FLOAT32;
             if (role == V) v_type = type;
-            ok = same_layout(&other, &x, n) && type == (role == G ? x_type : v_type);
+            ok = same_layout(&other, &x, n) && type == (role == G ? x_type : role == MEAN ? wide : v_type);
         } else {
             int wanted = role == ROUNDING ? INT64 : FLOAT64;
             ok = type == wanted && size_of(&other) == 1;
@@ -176,26 +177,30 @@ static int gather_one(Tensor *t, Object *const *objects, uint64_t roles) {
     return -1;
 }
 
-int64_t gather(Table *table, int64_t n, Object *xs, Object *gs, Object *states, Object *keys) {
+int64_t gather(Table *table, int64_t n, Object *xs, Object *gs, Object *states, Object *means, Object *keys) {
     Object *objects[ROLES] = {NULL}, *names[ROLES] = {NULL};
     uint64_t roles = 1 << X | 1 << G;
     int64_t fresh = table->n_tensors != n;
     table->n_tensors = 0; /* until gathering has succeeded */
     if (!make_room(table, n)) return -1;
-    for (int role = V; role < ROLES; role++) {
+    Object *none = python.list_item(keys, MEAN - V);
+    for (int role = V; role < MEAN; role++) {
         names[role] = python.list_item(keys, role - V);
-        roles |= (uint64_t)(names[role] != python.list_item(keys, ROLES - V)) << role;
+        roles |= (uint64_t)(names[role] != none) << role;
     }
+    uint64_t of_state = roles >> V;
+    roles |= (uint64_t)(means != none) << MEAN;
     for (int64_t i = 0; i < n; i++) {
         Tensor *t = &table->tensors[i];
         int64_t size = t->n, role;
-        Object *state = roles >> V ? python.list_item(states, i) : NULL;
+        Object *state = of_state ? python.list_item(states, i) : NULL;
         objects[X] = python.list_item(xs, i);
         objects[G] = python.list_item(gs, i);
         if (!is_plain(objects[X])) return i * ROLES + X + 1;
         if (!is_plain(objects[G])) return i * ROLES + G + 1;
-        for (int k = V; k < ROLES; k++)
+        for (int k = V; k < MEAN; k++)
             if (roles >> k & 1) objects[k] = python.dict_item(state, names[k]);
+        if (roles >> MEAN & 1) objects[MEAN] = python.list_item(means, i);
         if ((role = gather_one(t, objects, roles)) >= 0) return i * ROLES + role + 1;
         fresh |= t->n != size;
     }

@@ -23,6 +23,7 @@ from torch.autograd.graph import increment_version
 
 from semaopt import scalings
 from semaopt.estimator import arithmetic_dtype
+from semaopt.kernels.averaging import Average
 from semaopt.kernels.compiled import MOST_TABLES
 from semaopt.kernels.layout import PLAIN, is_dense, same_strides
 from semaopt.kernels.rows import Counters, advance_, count, counters_of, row_of
@@ -41,14 +42,6 @@ KINDS = {
 }
 _INF = math.inf
 _ALIGNMENT = 16  # bytes of a 128-bit load
-
-
-class Average(NamedTuple):
-    """An average of iterates to update in the same pass: ``mean <- mean + weight (x - mean)``, x before the step."""
-
-    means: list[Tensor]
-    """One tensor per parameter, in the dtype of the arithmetic."""
-    weight: float
 
 
 class Numbers(NamedTuple):

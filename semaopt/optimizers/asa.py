@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.optim.optimizer import ParamsT
@@ -67,6 +67,9 @@ class ASA(SemaOptimizer):
     >>> x.data
     tensor([ 0.8000, -1.6000])
     """
+
+    #: Whether every parameter moves in :func:`semaopt.kernels.dispatch.run`, which updates averages of iterates.
+    updates_averages: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 import semaopt
 from semaopt.kernels import StepRule, ascend, triton_launch
 from semaopt.kernels.auc import LABELS, REALS, Numbers, auc_loop, auc_on_device
+from semaopt.kernels.averaging import Average
 from semaopt.kernels.rounding import first_key
+from semaopt.kernels.rows import Counters
 from semaopt.losses._auc_objective import objective, objective_on_device
 from tests.kernels.common import CLOSE, OPTIONS, SCALINGS, assert_agree, needs_c, normal, parameters, trained
 
@@ -150,7 +152,7 @@ def test_elements_beyond_2_to_the_31(monkeypatch):
     rows = [t.data_ptr() - start * t.element_size() for t in (x, g, v, u)]
     key = first_key(0, 0, 0)
     tensors = torch.tensor([[*rows, 0, 0, key, n]])
-    numbers, _ = triton_launch._numbers(state, triton_launch.Counters(4.0, 0.5, 0.5), 0.0)
+    numbers, _ = triton_launch._numbers(state, Counters(4.0, 0.5, 0.5), 0.0)
     import triton.language as tl
 
     constants = {"SCALING": 1, "XT": tl.float32, "ST": tl.bfloat16, "AT": tl.float32, "ALIGNED": True}
@@ -205,7 +207,7 @@ def test_fused_polynomial_average_equals_iterates(scaling, dtype):
                 continue
             optimizer._init_group(optimizer.param_groups[0], [], [])
             rule = StepRule(0.05, 0.1, optimizer.param_groups[0]["scaling"], bias_correction=True)
-            average = triton_launch.Average(means, 4.0 / (k + 4.0))
+            average = Average(means, 4.0 / (k + 4.0))
             gs = [torch.empty_like(x).copy_(x.grad) for x in xs]  # with the strides of x
             with torch.no_grad():
                 assert triton_launch.step(rule, xs, gs, [optimizer.state[x] for x in xs], average)
