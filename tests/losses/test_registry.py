@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import io
 import math
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -459,3 +462,94 @@ def two_ranks(rank, folder):
 def test_two_ranks_equal_one(tmp_path):
     """With a process group, ranks equal one process; without one, they merge their averages."""
     assert run_on_two(two_ranks, tmp_path)
+
+
+class Both(torch.nn.Module):
+    """A linear model with its loss, as someone would wrap them together in DDP."""
+
+    def __init__(self, case: Case, **options: Any) -> None:
+        super().__init__()
+        self.case, self.loss = case, case.make(**options).double()
+        self.weight = torch.nn.Parameter(torch.linspace(-1, 1, 4 * max(case.width, 1), dtype=torch.float64))
+
+    def forward(self, a: Tensor, index: Tensor) -> Tensor:
+        """Return the loss of the rows ``index`` of the inputs."""
+        x = a @ self.weight.view(4, -1)
+        return self.case.call(self.loss, x if self.case.width else x[:, 0], index)
+
+
+def fit(module: torch.nn.Module, parts: list[Tensor]) -> None:
+    a = torch.randn(N, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    optimizer = semaopt.ASA(module.parameters(), lr=0.05)
+    for index in parts:
+        optimizer.zero_grad()
+        module(a, index).backward()
+        optimizer.step()
+
+
+def wrapped_ranks(rank, folder):
+    parts, world = batches(6, 8), torch.distributed.group.WORLD
+    for name, case in CASES.items():
+        one, two = Both(case), Both(case, process_group=world)
+        fit(one, parts)
+        fit(torch.nn.parallel.DistributedDataParallel(two), [index.chunk(2)[rank] for index in parts])
+        for (key, x), y in zip(one.state_dict().items(), two.state_dict().values(), strict=True):
+            torch.testing.assert_close(y, x, rtol=1e-10, atol=1e-12, equal_nan=True, msg=f"{name}, {key}: {{}}".format)
+        assert not torch.equal(one.weight, Both(case).weight)
+
+
+@pytest.mark.slow
+def test_two_ranks_in_ddp_equal_one(tmp_path):
+    assert run_on_two(wrapped_ranks, tmp_path)
+
+
+TRAINING = """
+import os, signal, sys, torch, semaopt
+from pathlib import Path
+
+checkpoint, result, dies_after = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+torch.manual_seed(0)
+labels = (torch.rand(200) < 0.15).long()
+inputs = torch.randn(200, 5) + labels[:, None]
+model = torch.nn.Linear(5, 1)
+loss = semaopt.losses.AveragePrecision(size=200, prior=0.15)
+optimizer = semaopt.ASA(model.parameters(), lr=1e-2)
+sampler = semaopt.samplers.ClassBalanced(labels, batch_size=16, positives=0.25, seed=0)
+parts = {"model": model, "loss": loss, "optimizer": optimizer, "sampler": sampler}
+if checkpoint.exists():
+    for name, state in torch.load(checkpoint, weights_only=True).items():
+        parts[name].load_state_dict(state)
+steps = 0
+while sampler.epoch < 3:
+    for index in sampler:
+        index = torch.tensor(index)
+        optimizer.zero_grad()
+        loss(model(inputs[index]), labels[index], index).backward()
+        optimizer.step()
+        steps += 1
+        if steps % 4 == 0:
+            torch.save({name: part.state_dict() for name, part in parts.items()}, checkpoint.with_suffix(".new"))
+            os.replace(checkpoint.with_suffix(".new"), checkpoint)
+        if steps == dies_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+torch.save((model.state_dict(), loss.state_dict(), steps), result)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_training_resumes_to_the_bit(tmp_path):
+    """Kill a process in the middle of an epoch, between two checkpoints, and start it again."""
+
+    def run(name: str, dies_after: int = 0) -> int:
+        files = [str(tmp_path / f"{name}.{kind}") for kind in ("checkpoint", "result")]
+        command = [sys.executable, "-c", TRAINING, *files, str(dies_after)]
+        return subprocess.run(command, timeout=300, check=False).returncode
+
+    assert run("whole") == 0
+    assert run("killed", dies_after=18) == -signal.SIGKILL
+    assert not (tmp_path / "killed.result").exists()
+    assert run("killed") == 0
+    whole, resumed = (torch.load(tmp_path / f"{name}.result") for name in ("whole", "killed"))
+    assert (whole[2], resumed[2]) == (39, 39 - 16)
+    for one, other in zip(whole[:2], resumed[:2], strict=True):
+        assert same(one, other)
