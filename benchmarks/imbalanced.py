@@ -258,7 +258,7 @@ def missing(names: list[str], methods: list[str], seeds: range, tuned: bool, don
     """Return what is not computed yet."""
     groups = {name: equal_folds(name) for name in names}
     jobs = []
-    for method, name in itertools.product(methods, names):
+    for name, method in itertools.product(names, methods):  # an interrupted run then has complete sets
         for group in groups[name]:
             left = tuple(s for s in seeds if any((name, method, f, s, tuned) not in done for f in group))
             if name in DEEP:  # nothing is shared, so every seed is a job

@@ -166,7 +166,7 @@ def cross_entropy(
             one = one * (1 - (-one).exp()) ** focal
         return one.mean(1).sum()
 
-    return Setup(loss, torch.optim.Adam(parameters, **{"lr": 1e-3, **options}), samplers)
+    return Setup(loss, torch.optim.Adam(parameters, fused=True, **{"lr": 1e-3, **options}), samplers)
 
 
 NETWORKS: dict[str, Callable[..., Setup]] = {

@@ -17,6 +17,8 @@ a9a and ijcnn1 are read from $SEMAOPT_DATA/libsvm. Whatever is missing is skippe
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import itertools
 import json
 import math
@@ -156,36 +158,79 @@ RANKING = {
 }
 
 
-def ranking_speed(repeats: int) -> dict:
-    """Time whole iterations: ours with ASA, LibAUC's with its optimizer; both with half of the batch positive."""
-    from libauc import losses, optimizers
+SIZE, BATCH = 1000, 32
+Loss = Callable[[Tensor], Tensor]
 
-    size, a, index = 1000, torch.randn(32, 30), torch.arange(32) * 7
-    jobs = {}
-    for name, (ours, options, theirs, kind) in RANKING.items():
-        columns = 5 if "labels" in name else 1
-        b = torch.stack([torch.arange(32) % 2] * columns, 1)
-        b = b if columns > 1 else b[:, 0]
-        models = [nn.Sequential(*mlp(30, seed=0)[:-1], nn.Linear(64, columns)) for _ in range(2)]
-        many = {"num_labels": columns} if columns > 1 else {}
-        mine = getattr(semaopt.losses, ours)(size, **many, **options)
-        length = {"data_length": size} if theirs == "tpAUC_CVaR_loss" else {"data_len": size}
-        length |= {"pos_len": 100} if theirs == "pAUC_CVaR_Loss" else {}
-        libauc = getattr(losses.auc, theirs)(**length, **many, device="cpu")
-        device = {"verbose": False, "device": torch.device("cpu")}
-        pair = {
-            "semaopt": (models[0], lambda h, i, mine=mine, b=b: mine(h, b, i), semaopt.ASA(models[0].parameters())),
-            "LibAUC": (
-                models[1],
-                lambda h, i, libauc=libauc, b=b: libauc(h.sigmoid(), b.reshape(len(b), -1), i),
-                getattr(optimizers, kind)(models[1].parameters(), loss_fn=libauc, **device),
-            ),
-        }
-        for who, (model, loss, optimizer) in pair.items():
+
+def ranking_losses(name: str) -> tuple[Loss, Loss, int]:
+    """Return our loss and LibAUC's of RANKING, as functions of the model's output, and its number of columns."""
+    from libauc import losses
+
+    ours, options, theirs, _ = RANKING[name]
+    index, columns = torch.arange(BATCH) * 7, 5 if "labels" in name else 1
+    b = torch.stack([torch.arange(BATCH) % 2] * columns, 1)  # half of the batch is positive
+    many = {"num_labels": columns} if columns > 1 else {}
+    length = {"data_length": SIZE} if theirs == "tpAUC_CVaR_loss" else {"data_len": SIZE}
+    length |= {"pos_len": 100} if theirs == "pAUC_CVaR_Loss" else {}
+    mine = getattr(semaopt.losses, ours)(SIZE, **many, **options)
+    libauc = getattr(losses.auc, theirs)(**length, **many, device="cpu")
+    labels = b if columns > 1 else b[:, 0]
+    return lambda h: mine(h, labels, index), lambda h: libauc(h.sigmoid(), b, index), columns
+
+
+def gain_losses(top_k: int | None) -> tuple[Loss, Loss, int]:
+    """Return the NDCG losses for a batch of four queries with eight items, of which four are relevant."""
+    from libauc.losses.ranking import NDCGLoss
+
+    relevance, query = torch.tensor([3.0, 2, 1, 1, 0, 0, 0, 0]).repeat(SIZE // 8), torch.arange(SIZE) // 8
+    mine = semaopt.losses.NDCG(relevance, query, top_k=top_k)
+    libauc = NDCGLoss(SIZE, SIZE // 8, 8, 4, topk=top_k or -1, device="cpu")
+    index = torch.arange(BATCH)
+    batch = {
+        "rating": relevance[:BATCH].view(4, 8),
+        "num_pos_items": torch.full((4,), 4),
+        "ideal_dcg": mine.ideal[:4],
+        "user_id": torch.arange(4),
+        "user_item_id": index.view(4, 8),
+    }
+    return lambda h: mine(h, relevance[:BATCH], index), lambda h: libauc(h.sigmoid().view(4, 8), batch), 1
+
+
+def contrastive_losses() -> tuple[Loss, Loss, int]:
+    """Return the losses of 16 pairs of views with 16 features."""
+    from libauc.losses.contrastive import GCLoss_v1
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        libauc = GCLoss_v1(N=SIZE, tau=0.1, device="cpu")
+    mine, index = semaopt.losses.GlobalContrastive(SIZE, form="views"), torch.arange(BATCH // 2)
+    return lambda h: mine(*h.chunk(2), index), lambda h: libauc(*h.chunk(2), index), 16
+
+
+def ranking_speed(repeats: int) -> dict:
+    """Time whole iterations: ours with ASA, LibAUC's with its optimizer."""
+    from libauc import optimizers
+
+    a, jobs = torch.randn(BATCH, 30), {}
+    pairs = {name: (*ranking_losses(name), kind) for name, (*_, kind) in RANKING.items()}
+    pairs["NDCG"] = *gain_losses(None), "SONG"
+    pairs["NDCG, top 3"] = *gain_losses(3), "SONG"
+    pairs["contrastive, views"] = *contrastive_losses(), "SogCLR"
+    for name, (mine, theirs, columns, kind) in pairs.items():
+        for who, loss in (("semaopt", mine), ("LibAUC", theirs)):
+            model = nn.Sequential(*mlp(30, seed=0)[:-1], nn.Linear(64, columns))
+            if who == "semaopt":
+                optimizer = semaopt.ASA(model.parameters())
+            else:
+                device = {
+                    "verbose": False,
+                    "device": torch.device("cpu"),
+                    "mode": "adamw" if kind == "SogCLR" else "adam",
+                }
+                optimizer = getattr(optimizers, kind)(model.parameters(), loss_fn=None, lr=1e-3, **device)
 
             def iterate(model=model, loss=loss, optimizer=optimizer):
                 optimizer.zero_grad()
-                loss(model(a), index).backward()
+                loss(model(a)).backward()
                 optimizer.step()
 
             jobs[f"{name}: {who}"] = iterate
@@ -211,7 +256,7 @@ def print_times(title: str, times: dict[str, list[float]], references: list[str]
 
 def print_pairs(times: dict[str, list[float]]) -> None:
     print("\nranking iteration, MLP 30-64-64-1, batch 32: median us of ours, of LibAUC's, ratio")
-    for name in RANKING:
+    for name in dict.fromkeys(key.split(":")[0] for key in times):
         pair = f"{name}: semaopt", f"{name}: LibAUC"
         medians = "".join(f"{statistics.median(times[one]):10.1f}" for one in pair)
         print(f"  {name:34s}{medians}{ratio(times, *pair):8.2f}")
