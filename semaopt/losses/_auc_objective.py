@@ -139,6 +139,56 @@ class ClosedFormOnDevice(torch.autograd.Function):
         return ctx.found.by_scores * g, *by_variables, *rest
 
 
+class ClosedFormColumns(torch.autograd.Function):
+    """:func:`objective` of several columns with its gradients, without a graph.
+
+    Second derivatives go through :func:`objective`.
+    """
+
+    @staticmethod
+    def forward(  # noqa: PLR0917  # torch differentiates with respect to each argument
+        ctx: Any,
+        scores: Tensor,
+        s: Tensor,
+        r: Tensor,
+        y: Tensor,
+        w: Tensor,
+        present: Tensor | None,
+        p: Tensor,
+        margin: float,
+        score: str,
+    ) -> Tensor:
+        h, b = SCORES[score](scores), p - w  # b is p for a negative example, -(1-p) for a positive one
+        count: Tensor | int = len(h)
+        mean: Tensor | float = 1 / h.shape[1]  # weight of a column in the mean over the columns that have a label
+        if present is not None:
+            h, b = h.masked_fill(~present, 0.0), b.masked_fill(~present, 0.0)
+            count = present.sum(0).clamp_min(1)
+            mean = present.any(0).to(h.dtype)
+            mean = mean / mean.sum().clamp_min(1)
+        share = mean / count
+        d = h - torch.lerp(r, s, w)
+        e = b.abs() * d
+        quadratic, linear, total = (e * d).sum(0), (b * h).sum(0), e.sum(0)
+        by_s, spread = (w * e).sum(0), p * (1 - p) * mean * y
+        gradient = (e + (margin + y) * b) * (2 * share)
+        if score == "sigmoid":
+            gradient = gradient * h * (1 - h)
+        ctx.save_for_backward(scores, s, r, y, w, present, p)
+        ctx.gradients = gradient, -2 * share * by_s, -2 * share * (total - by_s), 2 * (linear * share - spread)
+        ctx.margin, ctx.score = margin, score
+        return ((quadratic + 2 * (margin + y) * linear) * share - spread * y).sum()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        rest = (None,) * 5
+        if torch.is_grad_enabled():  # create_graph=True
+            scores, s, r, y, w, present, p = ctx.saved_tensors
+            value = objective(SCORES[ctx.score](scores), w, present, p, s, r, y, ctx.margin)
+            return *_wanted_gradients(ctx, value, (scores, s, r, y), g), *rest
+        return *(one * g for one in ctx.gradients), *rest
+
+
 def _differentiable_gradients(ctx: Any, g: Tensor) -> Iterator[Tensor | None]:
     """Return the gradients by scores, s, r and y with a graph, or None where none is needed."""
     scores, s, r, y, labels, p = ctx.saved_tensors
@@ -146,7 +196,11 @@ def _differentiable_gradients(ctx: Any, g: Tensor) -> Iterator[Tensor | None]:
     present = is_present(labels)
     present = None if present is None else present.reshape(-1, 1)
     value = objective(SCORES[ctx.score](scores.reshape(-1, 1)), w, present, p, s, r, y, ctx.margin)
-    wanted = [z for z, need in zip((scores, s, r, y), ctx.needs_input_grad, strict=False) if need]
+    return _wanted_gradients(ctx, value, (scores, s, r, y), g)
+
+
+def _wanted_gradients(ctx: Any, value: Tensor, variables: tuple[Tensor, ...], g: Tensor) -> Iterator[Tensor | None]:
+    wanted = [z for z, need in zip(variables, ctx.needs_input_grad, strict=False) if need]
     found = iter(torch.autograd.grad(value, wanted, g, create_graph=True))
     return (next(found) if need else None for need in ctx.needs_input_grad[:4])
 

@@ -12,7 +12,7 @@ from torch.nn import Parameter
 
 from semaopt._validation import is_real, require
 from semaopt._variables import declare
-from semaopt.losses._auc_objective import ClosedForm, is_eager, objective, objective_on_device
+from semaopt.losses._auc_objective import ClosedForm, ClosedFormColumns, is_eager, objective, objective_on_device
 from semaopt.losses._labels import count_priors, is_positive, is_present, one_hot
 from semaopt.losses._monitors import Batch, FirstBatches, warn
 from semaopt.losses._scores import SCORES, validate_score
@@ -230,9 +230,15 @@ class AUCMinMax(nn.Module):
         elif p.shape[0] == 1 and h.is_cuda and labels.is_cuda and eager:
             value = objective_on_device(*single)
         if value is None:
-            h = SCORES[self.score](h.reshape(-1, len(p)))
+            h = h.reshape(-1, len(p))
             w, present = self._weights(labels, dtype, validate)
-            value = objective(h, w, present, p, s, r, y, self.margin)
+            if eager:
+                value = ClosedFormColumns.apply(  # type: ignore[no-untyped-call]
+                    h, s, r, y, w, present, p, self.margin, self.score
+                )
+            else:
+                value = objective(SCORES[self.score](h), w, present, p, s, r, y, self.margin)
+        assert value is not None
         if validate and not self._diverged and self.training and not math.isfinite(value.detach().item()):
             self._diverged = True  # before the warning, which may be an error
             warn(self._divergence_text(value.item()))

@@ -405,6 +405,27 @@ def test_multi_label_is_the_mean_of_the_columns():
         torch.testing.assert_close(ours, torch.cat(theirs))
 
 
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("missing", [False, True])
+def test_gradients_of_columns_equal_autograd(score, missing):
+    generator = torch.Generator().manual_seed(5)
+    scores = torch.randn(9, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    labels = (torch.rand(9, 3, generator=generator) < 0.4).double()
+    if missing:
+        labels[::2, 0], labels[:, 2] = torch.nan, torch.nan
+    auc = AUCMinMax([0.3, 0.4, 0.2], s=0.7, r=[0.1, 0.2, 0.3], y=-0.4, score=score, margin=0.8, dtype=torch.float64)
+    variables = [scores, auc.s, auc.r, auc.y]
+    h = scores.sigmoid() if score == "sigmoid" else scores
+    present = ~labels.isnan()
+    exact = objective(h, (labels == 1).double(), present, auc.prior, auc.s, auc.r, auc.y, 0.8)
+    value = auc(scores, labels)
+    assert type(value.grad_fn).__name__ == "ClosedFormColumnsBackward"
+    torch.testing.assert_close(value, exact, rtol=1e-12, atol=1e-14)
+    for ours, theirs in zip(torch.autograd.grad(value, variables), torch.autograd.grad(exact, variables), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-13)
+    assert torch.autograd.gradgradcheck(lambda x: auc(x, labels), scores)
+
+
 def test_multi_class_is_one_versus_rest():
     h = torch.randn(30, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     classes = torch.arange(30) % 4
