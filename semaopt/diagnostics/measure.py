@@ -127,6 +127,34 @@ def scaling_range(
         sample.append(local[:: max(1, local.numel() // SAMPLE)].double().cpu())
     if not sample:
         return None
+    s = _scaling_of(group)
+    # min() and max() ignore a NaN that is not the first.
+    low, high = (math.nan, math.nan) if any(map(math.isnan, ends)) else (min(ends), max(ends))
+    return s(high), s(float(torch.cat(sample).median())), s(low)
+
+
+def scaling_quantiles(optimizer: Optimizer, group: dict[str, Any], shares: Sequence[float]) -> tuple[float, ...] | None:
+    """Return quantiles of s = 1/(sqrt(u) + G0) over all coordinates of a group's last step, None if unknown.
+
+    Args:
+        optimizer: the optimizer of the group.
+        group: one of its averaged groups.
+        shares: the share of coordinates below each quantile: 0 is the smallest s, 1 the largest.
+    """
+    taken = [(m, v) for _, m, v in estimates(optimizer, group)]
+    if not taken or not is_readable(group):
+        return None
+    pairs = zip(_second_moments(group, taken), taken, strict=True)
+    moments = [u.detach().expand_as(v).reshape(-1) for u, (_, v) in pairs]
+    sizes = torch.cat([u.double().cpu() for u in moments]).sort().values  # s falls with u
+    if sizes.isnan().any():
+        return (math.nan,) * len(shares)
+    s = _scaling_of(group)
+    return tuple(s(float(sizes[int((1 - share) * (len(sizes) - 1))])) for share in shares)
+
+
+def _scaling_of(group: dict[str, Any]) -> Callable[[float], float]:
+    """Return the function from u to s of a group."""
     multiple = buffer_multiple(group) if "momentum" in group else 1.0
     g0 = group["scaling"].g0 if "scaling" in group else group.get("eps", 0.0)
     clip = group.get("clip_scaling")
@@ -136,9 +164,7 @@ def scaling_range(
         value = math.inf if size == 0 else multiple / size
         return value if clip is None else min(max(value, clip[0]), clip[1])
 
-    # min() and max() ignore a NaN that is not the first.
-    low, high = (math.nan, math.nan) if any(map(math.isnan, ends)) else (min(ends), max(ends))
-    return s(high), s(float(torch.cat(sample).median())), s(low)
+    return s
 
 
 def is_readable(group: dict[str, Any]) -> bool:

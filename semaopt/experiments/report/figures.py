@@ -18,18 +18,20 @@ from semaopt.checks.result import CheckResult as Check
 from semaopt.experiments.report import style, wording
 from semaopt.experiments.report.style import Look
 from semaopt.experiments.results import claims
-from semaopt.experiments.results.model import Finding
+from semaopt.experiments.results.model import Final, Finding
 from semaopt.experiments.training.metrics import BOUNDS, PARTS, is_share
 
 Array = npt.NDArray[np.float64]
 Looks = Mapping[str, Look]
 
+_MOST_COLUMNS = 3  # panels side by side
 _PANEL = (5.2, 3.9)  # inches; about as wide as a phone
 _ROW = 0.46  # inches per comparison
 _SATURATED = 0.99  # shares are drawn as 1 - share on a logarithmic axis if the best method ends above this
 _SMALLEST = 1e-12  # smallest value on a logarithmic axis
 _LONGEST_LABEL = 18  # characters of a label at the end of a line
 _MOST_SHIFT = 0.14  # of the height of the axes, for a label at the end of a line
+_MOST_LINES = 7  # curves in a panel
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,29 @@ class Scale:
 def panel_metrics(finding: Finding) -> list[str]:
     """Return the metrics that are drawn: that of the claim and the last other one, training before test.
 
-    A claim about the scaling s shows all bounds of s.
+    A claim about the scaling s has all quantiles of s.
     """
     claimed = finding.spec.claim.metric
     if claimed in BOUNDS:
         return [metric for metric in BOUNDS if metric in finding.spec.metrics]
     others = [metric for metric in finding.spec.metrics if metric != claimed]
     return sorted([claimed, *others[-1:]], key=_part)
+
+
+def panel_keys(finding: Finding) -> list[str]:
+    """Return what the panels show: one metric each or, for a claim about the scaling s, one method each."""
+    if finding.spec.claim.metric in BOUNDS:
+        return [final.method.name for final in finding.finals]
+    return panel_metrics(finding)
+
+
+def drawn_methods(finding: Finding) -> list[Final]:
+    """Return the methods whose curves are drawn: those of the claim if there are too many, otherwise all."""
+    claim = finding.spec.claim
+    named = {*claim.order, *claim.beats, *(name for others in claim.beats.values() for name in others)}
+    if len(finding.finals) <= _MOST_LINES or not named:
+        return list(finding.finals)
+    return [final for final in finding.finals if final.method.name in named]
 
 
 def _part(metric: str) -> int:
@@ -78,7 +96,7 @@ def _part(metric: str) -> int:
 def scale(finding: Finding, metric: str) -> Scale:
     """Choose the axis of a metric: percent for shares, log for errors near zero and positive values, else linear."""
     name = finding.metric_name(metric)
-    samples = [np.array(final.curves(metric), dtype=float) for final in finding.finals]
+    samples = [np.array(final.curves(metric), dtype=float) for final in drawn_methods(finding)]
     if is_share(metric) and saturates(finding, metric):
         errors = [1 - one for one in samples]
         positive = np.concatenate([one[one > 0] for one in errors])
@@ -96,7 +114,7 @@ def saturates(finding: Finding, metric: str) -> bool:
     """Whether a share is so close to 1 that a linear axis would hide the differences between methods."""
     if not is_share(metric):
         return False
-    ends = [np.mean(final.curves(metric), axis=0)[-1] for final in finding.finals]
+    ends = [np.mean(final.curves(metric), axis=0)[-1] for final in drawn_methods(finding)]
     return any(end >= _SATURATED for end in ends)
 
 
@@ -120,8 +138,11 @@ def whole(finding: Finding, looks: Looks) -> Drawing:
 
 
 def _whole(finding: Finding, looks: Looks, ink: str) -> Figure:
-    metrics, rows = panel_metrics(finding), comparable(finding)
-    heights = [0.8 + _ROW * len(rows), 4.3] if rows else [4.3]
+    keys, rows = panel_keys(finding), comparable(finding)
+    columns = min(len(keys), _MOST_COLUMNS)
+    lines = -(-len(keys) // columns)
+    curves = 4.3 if lines == 1 else 2.9 * lines
+    heights = [0.8 + _ROW * len(rows), curves] if rows else [curves]
     with style.settings(ink):
         figure = style.blank((10, sum(heights) + 0.6), ink)
         parts = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
@@ -129,11 +150,13 @@ def _whole(finding: Finding, looks: Looks, ink: str) -> Figure:
             part.patch.set_alpha(0)
         if rows:
             draw_differences(_axes(parts[0].subplots(), ink), finding, looks)
-        panels = [_axes(axes, ink) for axes in parts[-1].subplots(1, len(metrics), squeeze=False)[0]]
-        drawn = [draw_curves(panel, finding, metric, looks) for panel, metric in zip(panels, metrics, strict=True)]
+        grid = parts[-1].subplots(lines, columns, squeeze=False, sharey=lines > 1).flatten()
+        for unused in grid[len(keys) :]:
+            unused.set_visible(False)
+        panels = [_axes(axes, ink) for axes in grid[: len(keys)]]
+        drawn = [draw_panel(panel, finding, key, looks) for panel, key in zip(panels, keys, strict=True)]
         figure.suptitle(style.plain(textwrap.fill(wording.headline(finding), 120)), fontsize=11)
-        caption = wording.curves_caption(finding, saturated=any(saturates(finding, metric) for metric in metrics))
-        parts[-1].supxlabel(style.plain(textwrap.fill(caption, 140)), fontsize=9)
+        parts[-1].supxlabel(style.plain(textwrap.fill(caption(finding), 140)), fontsize=9)
         _name_lines(panels, drawn, finding, looks, height=3.9)
         return figure
 
@@ -144,23 +167,103 @@ def _axes(axes: Axes, ink: str = style.INK) -> Axes:
 
 
 def panels(finding: Finding, looks: Looks) -> dict[str, str]:
-    """Draw each metric as an SVG for a page: transparent, in the page's text colour."""
+    """Draw each panel as an SVG for a page: transparent, in the page's text colour."""
     found = {}
-    for metric in panel_metrics(finding):
+    for key in panel_keys(finding):
         with style.settings():
             figure = style.blank(_PANEL)
             axes = _axes(figure.subplots())
-            drawn = draw_curves(axes, finding, metric, looks)
+            drawn = draw_panel(axes, finding, key, looks)
             _name_lines([axes], [drawn], finding, looks, height=_PANEL[1])
-            found[metric] = style.inline(style.svg(figure), f"{finding.name}-{metric}")
+            found[key] = style.inline(style.svg(figure), f"{finding.name}-{key}")
     return found
+
+
+def caption(finding: Finding) -> str:
+    """Describe the panels."""
+    claim = finding.spec.claim
+    if claim.metric in BOUNDS:
+        return wording.quantiles_caption(finding)
+    if claim.stability is not None:
+        return wording.stability_caption(finding)
+    saturated = any(saturates(finding, metric) for metric in panel_metrics(finding))
+    some = len(drawn_methods(finding)) < len(finding.finals)
+    return wording.curves_caption(finding, saturated=saturated, some=some)
+
+
+def draw_panel(axes: Axes, finding: Finding, key: str, looks: Looks) -> Scale | None:
+    """Draw one panel; the result is the scale of its curves, None if its lines have a legend of their own."""
+    claim = finding.spec.claim
+    if claim.metric in BOUNDS:
+        draw_quantiles(axes, finding, key, looks)
+    elif claim.stability is not None:
+        draw_stability(axes, finding, key, looks)
+    else:
+        return draw_curves(axes, finding, key, looks)
+    return None
+
+
+def draw_quantiles(axes: Axes, finding: Finding, method: str, looks: Looks) -> None:
+    """Draw the quantiles of s of one method over the epochs, as geometric means over the runs."""
+    final, look = finding.final(method), looks[method]
+    epochs = np.arange(1, finding.spec.epochs + 1)
+    lines = {
+        name: np.exp(np.mean(np.log(np.array(final.curves(name), dtype=float)), axis=0))
+        for name in panel_metrics(finding)
+    }
+    for low, high, alpha in (("s_min", "s_max", 0.12), ("s_q01", "s_q99", 0.18), ("s_q25", "s_q75", 0.3)):
+        if low in lines and high in lines:
+            axes.fill_between(epochs, lines[low], lines[high], color=look.colour, alpha=alpha, linewidth=0)
+    for name, line in lines.items():
+        middle = name == "s_median"
+        axes.plot(epochs, line, color=look.colour, linewidth=1.8 if middle else 0.6, linestyle="-")
+    axes.set_yscale("log")
+    axes.set_title(style.plain(final.method.label), fontsize=10)
+    axes.margins(x=0.02)
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("s")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+
+
+def draw_stability(axes: Axes, finding: Finding, metric: str, looks: Looks) -> None:
+    """Draw the final value of a metric against the claim's axis; a cross marks each run that diverged."""
+    axis, percent = finding.spec.claim.stability or "", is_share(metric)
+    factor = 100 if percent else 1
+    for finals in _by_other_settings(finding, axis).values():
+        look = looks[finals[0].method.name]
+        places = [float(final.method.options[axis]) for final in finals]  # type: ignore[arg-type]  # the rules check it
+        scores = [factor * np.array(finding.scores(final.method.name, metric)) for final in finals]
+        means = [float(np.mean(each)) for each in scores]
+        axes.plot(places, means, color=look.colour, linestyle=look.dash, marker=look.marker, linewidth=1.8)
+        for place, each, final in zip(places, scores, finals, strict=True):
+            ok = np.isfinite(finding.ends(final.method.name, metric))
+            axes.plot([place] * len(each), each, ".", color=look.colour, alpha=0.35, markersize=4)
+            axes.plot([place] * int((~ok).sum()), each[~ok], "x", color=look.colour, markersize=7)
+        label = finals[0].method.label.rpartition(", ")[0]
+        axes.plot([], [], color=look.colour, linestyle=look.dash, marker=look.marker, label=style.plain(label))
+    axes.set_xscale("log")
+    ticks = sorted({float(final.method.options[axis]) for final in finding.finals})  # type: ignore[arg-type]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(style.plain(wording.axis(axis)))
+    axes.set_ylabel(style.plain(wording.metric(finding, metric)))
+
+
+def _by_other_settings(finding: Finding, axis: str) -> dict[str, list[Final]]:
+    """Group the methods by everything but the axis and the rates that move with it."""
+    groups: dict[str, list[Final]] = {}
+    for final in finding.finals:
+        fixed = {name: value for name, value in final.method.options.items() if name not in (axis, f"dual_{axis}")}
+        groups.setdefault(f"{final.method.algorithm} {sorted(fixed.items())}", []).append(final)
+    return groups
 
 
 def draw_curves(axes: Axes, finding: Finding, metric: str, looks: Looks) -> Scale:
     """Draw one metric of all methods over the epochs."""
     chosen = scale(finding, metric)
     epochs = np.arange(1, finding.spec.epochs + 1)
-    for k, (final, curve) in enumerate(zip(finding.finals, chosen.curves, strict=True)):
+    methods = drawn_methods(finding)
+    for k, (final, curve) in enumerate(zip(methods, chosen.curves, strict=True)):
         look = looks[final.method.name]
         step = max(1, len(epochs) // 6)
         axes.plot(
@@ -171,7 +274,7 @@ def draw_curves(axes: Axes, finding: Finding, metric: str, looks: Looks) -> Scal
             linewidth=1.8,
             marker=look.marker,
             markersize=5,
-            markevery=(k * step // max(1, len(finding.finals)), step),
+            markevery=(k * step // max(1, len(methods)), step),
             label=style.plain(final.method.label),
         )
         axes.fill_between(epochs, curve.low, curve.high, color=look.colour, alpha=0.16, linewidth=0)
@@ -213,17 +316,23 @@ def _plain_ticks(axes: Axes) -> None:
 
 
 def _name_lines(
-    panels: Sequence[Axes], scales: Sequence[Scale], finding: Finding, looks: Looks, *, height: float
+    panels: Sequence[Axes], scales: Sequence[Scale | None], finding: Finding, looks: Looks, *, height: float
 ) -> None:
     """Label every line at its end if the labels fit, else add one legend above the panels."""
+    methods = drawn_methods(finding)
+    curves = [one for one in scales if one is not None]
+    if len(curves) < len(scales):
+        if panels[0].get_legend_handles_labels()[0]:
+            legend(panels[0], columns=2 * len(panels))
+        return
     gap = 11.5 / (72 * height * 0.75)  # one line of text, of the height of the axes
-    labels = [final.method.label for final in finding.finals]
-    places = [_label_places(axes, one, gap) for axes, one in zip(panels, scales, strict=True)]
+    labels = [final.method.label for final in methods]
+    places = [_label_places(axes, one, gap) for axes, one in zip(panels, curves, strict=True)]
     if max(map(len, labels)) > _LONGEST_LABEL or any(place is None for place in places):
         legend(panels[0], columns=3 * len(panels))
         return
     for axes, place in zip(panels, places, strict=True):
-        for final, (at, text_at) in zip(finding.finals, place or (), strict=True):
+        for final, (at, text_at) in zip(methods, place or (), strict=True):
             colour = looks[final.method.name].colour
             axes.annotate(
                 style.plain(final.method.label),

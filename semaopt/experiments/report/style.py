@@ -87,13 +87,32 @@ LOOKS: dict[str, Look] = {
     "pdada_uncorrected": Look("vermillion", "D", DASH_DOT),
     "pesg": Look("black", "X", DASH_DOT),
     "pesg_adam": Look("green", "D", DOTTED),
-    # stability: three step sizes of two methods
-    "sgda_1": Look("orange", "o", DOTTED),
-    "sgda_2": Look("orange", "v", DASH_DOT),
-    "sgda_3": Look("orange", "s", LONG),
-    "pdsm_1": Look("blue", "^", DASHED),
-    "pdsm_2": Look("blue", "D", SOLID),
-    "pdsm_3": Look("blue", "P", DASH_DOT_DOT),
+    # stability: one line per beta, each with several step sizes
+    **{f"sgda_{lr}": Look("orange", "o", DOTTED) for lr in ("03", "1", "2", "3", "5")},
+    **{f"pdsm_5_{lr}": Look("green", "s", DASH_DOT) for lr in ("03", "1", "2", "3", "5")},
+    **{f"pdsm_9_{lr}": Look("blue", "^", DASHED) for lr in ("03", "1", "2", "3", "5")},
+    **{f"pdsm_99_{lr}": Look("black", "D", SOLID) for lr in ("03", "1", "2", "3", "5")},
+    # LibAUC, crossed: hue and dash are the optimizer, the marker is loss and score
+    **{
+        f"{name}_{loss}": Look(hue, marker, dash)
+        for name, hue, dash in (
+            ("pdsm", "blue", DASHED),
+            ("pdada", "vermillion", SOLID),
+            ("pesg", "black", DASH_DOT),
+            ("pesg_adam", "green", DOTTED),
+        )
+        for loss, marker in (
+            ("ours_linear", "o"),
+            ("ours_sigmoid", "s"),
+            ("theirs_linear", "^"),
+            ("theirs_sigmoid", "v"),
+        )
+    },
+    "recipe": Look("purple", "D", LONG),
+    "ours": Look("blue", "o", SOLID),
+    "sigmoid": Look("blue", "s", SOLID),
+    "pd": Look("blue", "D", SOLID),
+    "adaptive": Look("blue", "v", SOLID),
     # bilevel
     "bsa": Look("black", "X", DOTTED),
     "ttsa": Look("orange", "o", DASH_DOT),

@@ -66,6 +66,7 @@ class Experiment:
     panels: tuple[tuple[str, str], ...]
     """Metrics that are drawn, with a description of each panel."""
     ends: Table
+    times: Table | None
     chosen: Table | None
     protocol: str
     pairing: str
@@ -132,11 +133,13 @@ def page(results: Results) -> Page:
 
 def method_looks(results: Results) -> dict[str, Look]:
     """Return one look per method name for all figures of a report."""
-    return style.looks(final.method.name for finding in results.findings for final in finding.finals)
+    methods = (final.method.name for finding in results.findings for final in finding.finals)
+    groups = (name for finding in results.findings for name in finding.spec.claim.groups)
+    return style.looks([*methods, *groups])
 
 
 def _experiment(finding: Finding, looks: Mapping[str, Look]) -> Experiment:
-    spec, panels = finding.spec, figures.panel_metrics(finding)
+    spec, panels = finding.spec, figures.panel_keys(finding)
     several = len(finding.studies) > 1
     return Experiment(
         name=finding.name,
@@ -148,11 +151,10 @@ def _experiment(finding: Finding, looks: Mapping[str, Look]) -> Experiment:
         line=wording.evidence_line(finding),
         comparisons=_comparisons(finding, looks),
         differences_caption=wording.differences_caption(finding),
-        curves_caption=wording.curves_caption(
-            finding, saturated=any(figures.saturates(finding, metric) for metric in panels)
-        ),
-        panels=tuple((metric, wording.panel(finding, metric)) for metric in panels),
+        curves_caption=figures.caption(finding),
+        panels=tuple((key, wording.panel(finding, key)) for key in panels),
         ends=_ends(finding, looks),
+        times=_times(finding, looks),
         chosen=_chosen(finding, looks),
         protocol=wording.protocol(finding),
         pairing=f"{wording.PAIRING} {wording.STUDIES if several else wording.ONE_STUDY} {wording.PARTS}",
@@ -189,6 +191,13 @@ def _ends(finding: Finding, looks: Mapping[str, Look]) -> Table:
 
     head = ("method", *(wording.metric(finding, metric) for metric in metrics))
     return Table(wording.ends_caption(finding), head, tuple(map(row, finding.finals)), sortable=True)
+
+
+def _times(finding: Finding, looks: Mapping[str, Look]) -> Table | None:
+    """Tabulate when each method reaches the target; None if the claim has none."""
+    found = finding.times_to_target()
+    rows = [Row((finding.label(one.method), *wording.time_cells(one)), looks[one.method]) for one in found]
+    return Table(wording.times_caption(finding, found[0]), wording.TIME_HEAD, tuple(rows), True) if found else None
 
 
 def _chosen(finding: Finding, looks: Mapping[str, Look]) -> Table | None:

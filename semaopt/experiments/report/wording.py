@@ -9,7 +9,7 @@ from typing import Any
 from semaopt.checks.result import CheckResult as Check
 from semaopt.experiments.results import claims
 from semaopt.experiments.results.claims import ClaimRow
-from semaopt.experiments.results.model import Finding, Origin, Session
+from semaopt.experiments.results.model import Finding, Origin, Session, TimeToTarget
 from semaopt.experiments.results.statistics import (
     CONFIDENCE,
     RATIO_MARGIN,
@@ -19,7 +19,7 @@ from semaopt.experiments.results.statistics import (
     number_text,
 )
 from semaopt.experiments.results.trials import Extension, Trial, Tuning
-from semaopt.experiments.training.metrics import is_share
+from semaopt.experiments.training.metrics import BOUNDS, is_share
 
 OUTCOMES = ("confirmed", "contradicted", "equivalent", "undecided")
 CLAIMED_BY = {"paper": "Claim of the paper", "ours": "Our expectation"}
@@ -200,7 +200,24 @@ def units(finding: Finding) -> str:
     )
 
 
-def curves_caption(finding: Finding, *, saturated: bool) -> str:
+def quantiles_caption(finding: Finding) -> str:
+    """Describe the panels of quantiles of s."""
+    return (
+        "s over all coordinates: the line is the median, the bands are 25% to 75%, 1% to 99% and smallest to largest. "
+        f"All are geometric means over {plural(len(finding.seeds), 'run')}."
+    )
+
+
+def stability_caption(finding: Finding) -> str:
+    """Describe the panels of final values against a hyper-parameter."""
+    last = plural(finding.spec.final_epochs, "epoch")
+    return (
+        f"Lines are means over {plural(len(finding.seeds), 'run')}, each the mean of the last {last}; dots are single "
+        "runs. Crosses are runs that diverged; they count as the worst result."
+    )
+
+
+def curves_caption(finding: Finding, *, saturated: bool, some: bool = False) -> str:
     """Describe the panels of curves."""
     parts = [
         f"Lines are means over {plural(len(finding.seeds), 'run')}, bands are ± one standard error (on logarithmic "
@@ -208,6 +225,8 @@ def curves_caption(finding: Finding, *, saturated: bool) -> str:
     ]
     if saturated:
         parts.append("Where methods come close to 1, one minus the metric is drawn: lower is better.")
+    if some:
+        parts.append("Only the methods of the claim are drawn; the table has all.")
     if finding.decay_epochs:
         parts.append("Dotted vertical lines: step sizes or γ decay.")
     if any(not math.isfinite(value) for final in finding.finals for value in final.last(finding.spec.claim.metric)):
@@ -216,8 +235,11 @@ def curves_caption(finding: Finding, *, saturated: bool) -> str:
 
 
 def panel(finding: Finding, name: str) -> str:
-    """Describe one panel of curves for readers who cannot see it."""
-    return f"{finding.metric_name(name)} over epochs"
+    """Describe one panel for readers who cannot see it."""
+    claim = finding.spec.claim
+    if claim.metric in BOUNDS:
+        return f"quantiles of s over epochs, {finding.label(name)}"
+    return f"{finding.metric_name(name)} {'over epochs' if claim.stability is None else f'against {claim.stability}'}"
 
 
 # Numbers in tables
@@ -298,6 +320,21 @@ def ends_caption(finding: Finding) -> str:
     last = finding.spec.final_epochs
     when = "after the last epoch" if last == 1 else f"averaged over the last {last} epochs"
     return f"Final values {when}: mean ± standard deviation over {plural(len(finding.seeds), 'run')}."
+
+
+TIME_HEAD = ("method", "runs that reach it", "epochs (median)", "compute time (median)")
+
+
+def times_caption(finding: Finding, one: TimeToTarget) -> str:
+    """Describe the table of times to a target."""
+    metric, label = finding.metric_name(finding.spec.claim.metric), finding.label(finding.spec.claim.target or "")
+    return f"Time to target: when runs first reach a {metric} of {number_text(one.target, 4)}, where {label} ends."
+
+
+def time_cells(one: TimeToTarget) -> tuple[str, ...]:
+    """Format the number of runs that reach a target, and the medians of epochs and seconds."""
+    medians = (f"{one.epochs:g}", f"{one.seconds:.2g} s") if math.isfinite(one.epochs) else ("never", "never")
+    return f"{one.reached} of {one.runs}", *medians
 
 
 METHODS_CAPTION = "Methods and their fixed settings."

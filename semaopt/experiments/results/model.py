@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import median
 from typing import Any
 
 from semaopt.checks.result import CheckResult as Check
@@ -13,7 +14,6 @@ from semaopt.experiments.results.statistics import (
     Comparison,
     Direction,
     geometric_mean,
-    mean_and_std,
     probability_of_improvement,
 )
 from semaopt.experiments.results.trials import Trial, Tuning
@@ -44,7 +44,7 @@ class Final:
 
     def ends(self, metric: str, epochs: int) -> list[float]:
         """Return the mean over the last ``epochs`` epochs of each run; NaN if it diverged."""
-        return [mean_and_std(curve[-epochs:])[0] for curve in self.curves(metric)]
+        return [run.end(metric, epochs) for run in self.runs]
 
     @property
     def values(self) -> dict[str, Any]:
@@ -77,6 +77,21 @@ class Origin:
     """Time from the start of the first run to the end of the last, pauses included."""
     finished: str
     """End of the last run, UTC."""
+
+
+@dataclass(frozen=True)
+class TimeToTarget:
+    """When the runs of a method first reach a target value of the claim's metric."""
+
+    method: str
+    target: float
+    reached: int
+    """Number of runs that reach it."""
+    runs: int
+    epochs: float
+    """Median over the runs; infinite if fewer than half reach it."""
+    seconds: float
+    """Median compute time, that of measuring the metrics included."""
 
 
 @dataclass(frozen=True)
@@ -149,8 +164,14 @@ class Finding:
         return {final.method.name: final for final in self.finals}[name]
 
     def label(self, name: str) -> str:
-        """Return the label of a method."""
-        return self.final(name).method.label
+        """Return the label of a method or of a group of methods."""
+        group = self.spec.claim.groups.get(name)
+        return self.final(name).method.label if group is None else group.label
+
+    def members(self, name: str) -> list[str]:
+        """Return the methods of a group; a method is a group of its own."""
+        group = self.spec.claim.groups.get(name)
+        return [name] if group is None else group.methods
 
     def ends(self, name: str, metric: str) -> list[float]:
         """Return the mean over the last ``spec.final_epochs`` epochs of each final run; NaN if it diverged."""
@@ -158,17 +179,30 @@ class Finding:
 
     def scores(self, name: str, metric: str) -> list[float]:
         """Return :meth:`ends` with the worst possible result for runs that diverged."""
-        return [value if math.isfinite(value) else self._worst(metric) for value in self.ends(name, metric)]
+        ends = [value for one in self.members(name) for value in self.ends(one, metric)]
+        return [value if math.isfinite(value) else self._worst(metric) for value in ends]
 
     def _worst(self, metric: str) -> float:
-        """Return the value that a diverged run counts with: chance level, 0, or the largest loss of any epoch."""
+        """Return the value that a diverged run counts with.
+
+        It is the largest loss of any epoch of any run. For an AUC it is the chance level, or a lower end of any run;
+        for other shares it is 0.
+        """
         if is_share(metric):
-            return 0.5 if metric.endswith("_auc") else 0.0
+            ends = [value for final in self.finals for value in final.ends(metric, self.spec.final_epochs)]
+            return min([0.5, *filter(math.isfinite, ends)]) if metric.endswith("_auc") else 0.0
         curves = (curve for final in self.finals for curve in final.curves(metric))
         return max((value for curve in curves for value in curve if math.isfinite(value)), default=math.nan)
 
     def units(self, name: str, metric: str) -> tuple[float, ...]:
-        """Return the values that intervals are made from: one per study, or one per seed if there is one study."""
+        """Return the values that intervals are made from: one per study, or one per seed if there is one study.
+
+        The value of a group is the mean over its methods.
+        """
+        if name in self.spec.claim.groups:
+            average = geometric_mean if self.is_ratio(metric) else _mean
+            columns = zip(*(self.units(one, metric) for one in self.members(name)), strict=True)
+            return tuple(average(column) for column in columns)
         scores, seeds = self.scores(name, metric), len(self.spec.seeds.final)
         if len(self.studies) == 1:
             return tuple(scores)
@@ -213,9 +247,29 @@ class Finding:
         return self._compared(self.spec.claim.controls)
 
     def _compared(self, beats: Mapping[str, Sequence[str]]) -> list[Comparison]:
-        run = [final.method.name for final in self.finals]
+        known = [final.method.name for final in self.finals]
+        groups = self.spec.claim.groups
+        run = [*known, *(name for name in groups if set(groups[name].methods) <= set(known))]
         pairs = [(name, other) for name in run for other in run if other in beats.get(name, [])]
         return [self.compare(self.spec.claim.metric, name, other) for name, other in pairs]
+
+    def times_to_target(self) -> list[TimeToTarget]:
+        """Return when the runs of each method first reach the final value of the claim's target method."""
+        claim, last = self.spec.claim, {final.method.name: final for final in self.finals}
+        if claim.target is None or claim.target not in last:
+            return []
+        value = _mean(self.scores(claim.target, claim.metric))
+        sign = 1 if self.better(claim.metric) == "higher" else -1
+        found = []
+        for name, final in last.items():
+            epochs = []
+            for curve in final.curves(claim.metric):
+                reached = (k for k, one in enumerate(curve, start=1) if sign * one >= sign * value)
+                epochs.append(float(next(reached, math.inf)))
+            seconds = [k * run.seconds / self.spec.epochs for k, run in zip(epochs, final.runs, strict=True)]
+            count = sum(map(math.isfinite, epochs))
+            found.append(TimeToTarget(name, value, count, len(epochs), median(epochs), median(seconds)))
+        return found
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -70,21 +70,39 @@ def _names(spec: Spec) -> Iterator[str]:
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
         yield f"methods: the name {name!r} is used twice. Give every method its own name."
     yield from _claim(spec.claim, names)
+    axis = spec.claim.stability
+    without = [method.name for method in spec.methods if axis is not None and axis not in method.options]
+    if without:
+        yield f"claim.stability={axis!r}: {', '.join(without)} have no such option. Set it for every method."
 
 
 def _claim(claim: Claim, names: list[str]) -> Iterator[str]:
     if claim.order and claim.beats:
         yield "claim has both order and beats. Keep one of them."
+    yield from _groups(claim, names)
+    comparable = [*names, *claim.groups]
     for key, pairs in (("beats", claim.beats), ("controls", claim.controls)):
         for name, others in pairs.items():
             for one in (name, *others):
-                if one not in names:
-                    yield f"claim.{key}: {one!r} is not a method. {near(one, names)}."
+                if one not in comparable:
+                    yield f"claim.{key}: {one!r} is not a method. {near(one, comparable)}."
             if name in others:
                 yield f"claim.{key}: {name!r} cannot beat itself. Remove it from its own list."
     for name in claim.order:
         if name not in names:
             yield f"claim.order: {name!r} is not a method. {near(name, names)}."
+
+
+def _groups(claim: Claim, names: list[str]) -> Iterator[str]:
+    """Unknown methods in groups and as the target."""
+    for key, group in claim.groups.items():
+        if key in names:
+            yield f"claim.groups.{key}: a method has this name. Choose another one."
+        for one in group.methods:
+            if one not in names:
+                yield f"claim.groups.{key}: {one!r} is not a method. {near(one, names)}."
+    if claim.target is not None and claim.target not in names:
+        yield f"claim.target={claim.target!r} is not a method. {near(claim.target, names)}."
 
 
 def _seeds(spec: Spec) -> Iterator[str]:
@@ -136,6 +154,7 @@ def _method(spec: Spec, method: Method, place: str) -> Iterator[str]:
         text = f"{place}.algorithm={method.algorithm!r} is for {info.problem} problems"
         yield f"{text}; loss = {spec.loss!r} is a {objective.problem} problem. Use {', '.join(fitting)}."
         return
+    yield from _objective(method, objective, place)
     if method.decays and info.staged:
         yield f"{place}.decays={method.decays}: {method.algorithm} has stages of its own. Remove decays."
     given: list[tuple[str, Mapping[str, Any]]] = [
@@ -155,6 +174,18 @@ def _method(spec: Spec, method: Method, place: str) -> Iterator[str]:
     yield from unused
     if not unknown and not unused:
         yield from _values(spec, method, place)
+
+
+def _objective(method: Method, objective: type[Objective], place: str) -> Iterator[str]:
+    """Options that the objective does not have, and batches that it cannot balance."""
+    for name, value in method.objective.items():
+        if name not in objective.options:
+            known = near(name, objective.options) if objective.options else "It has none; remove it"
+            yield f"{place}.objective.{name}: the loss has no such option. {known}."
+        elif value not in objective.options[name]:
+            yield f"{place}.objective.{name}={value!r} is invalid. Use one of: {', '.join(objective.options[name])}."
+    if method.positives is not None and not (objective.two_classes and objective.problem == "min-max"):
+        yield f"{place}.positives={method.positives}: only the AUC loss takes balanced batches. Remove it."
 
 
 def _unused_decay(spec: Spec, method: Method, given: list[tuple[str, Mapping[str, Any]]], place: str) -> Iterator[str]:

@@ -55,6 +55,10 @@ class Method(Settings):
     contains: list[str] = Field(default_factory=list)
     """Methods that are special cases of this one: its search space must contain theirs."""
     options: dict[str, Value] = Field(default_factory=dict)
+    objective: dict[str, Value] = Field(default_factory=dict)
+    """Options of the objective, for instance ``{ score = "sigmoid" }`` of the AUC."""
+    positives: float | None = Field(default=None, gt=0, lt=1)
+    """The share of positives in each batch, as LibAUC's DualSampler sets it; by default batches are uniform."""
     grid: dict[str, list[Value]] = Field(default_factory=dict)
     multipliers: dict[str, list[float]] = Field(default_factory=dict)
     """Multiples of each value of a shared axis, so that a method with fewer axes gets equally many trials."""
@@ -102,6 +106,13 @@ class Tuning(Settings):
     seed: Seed = 0
 
 
+class Group(Settings):
+    """Methods that are compared as one, by the mean of their results in each study: one side of a factor."""
+
+    label: Annotated[str, Field(min_length=1, max_length=80)]
+    methods: list[str] = Field(min_length=1)
+
+
 class Claim(Settings):
     """A statement about a recorded metric: an order of methods, or pairs of which one beats the other."""
 
@@ -113,6 +124,12 @@ class Claim(Settings):
     """For claims that are not an order: maps each method to the methods that it beats."""
     controls: dict[str, list[str]] = Field(default_factory=dict)
     """Comparisons with control arms, as in ``beats``: they show causes and do not count for the verdict."""
+    groups: dict[str, Group] = Field(default_factory=dict)
+    """Groups of methods, which ``beats`` and ``controls`` may name like methods."""
+    target: str | None = None
+    """A method: the report says when each method first reaches the final value of this one."""
+    stability: str | None = None
+    """A fixed hyper-parameter of all methods: figures show the metric against it, one line for each other setting."""
     source: Literal["paper", "ours"] = "paper"
     """The origin of the claim: the paper or this project."""
 
@@ -175,7 +192,7 @@ def load(source: str | Path, scale: str | None = None) -> Spec:
         scale: one of the file's ``[scales]``; by default the top level of the file, which is the scale ``paper``.
 
     >>> load("figure1-digits", scale="quick").epochs
-    6
+    12
     """
     path = find(source)
     raw = _read(path)

@@ -9,8 +9,8 @@ from semaopt import checks
 from semaopt.experiments.data import DataError
 from semaopt.experiments.data.files import root_folder
 from semaopt.experiments.data.load import find
-from semaopt.experiments.spec.schema import Spec, load, shipped
-from semaopt.experiments.training import algorithms
+from semaopt.experiments.spec.schema import Method, Spec, load, shipped
+from semaopt.experiments.training import algorithms, objectives
 
 SCALES = ("quick", "small", "paper")
 CHECKS = "checks"
@@ -80,5 +80,10 @@ def _remedy(spec: Spec) -> str | None:
         return f"semaopt data fetch {spec.data.name}"
     if spec.data.name in _MOLECULES and importlib.util.find_spec("rdkit") is None:
         return "pip install 'semaopt[molecules]'"
-    commands = (algorithms.find(method.algorithm).missing() for method in spec.methods)
+    commands = (missing(spec, method) for method in spec.methods)
     return next((command for command in commands if command is not None), None)
+
+
+def missing(spec: Spec, method: Method) -> str | None:
+    """Return the command that installs a package that a method needs, or None if nothing is missing."""
+    return algorithms.find(method.algorithm).missing() or objectives.find(spec.loss).missing(method.objective)

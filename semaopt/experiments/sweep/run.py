@@ -8,7 +8,7 @@ from typing import Any
 
 from semaopt.experiments.files import digest
 from semaopt.experiments.spec.schema import Method, Spec
-from semaopt.experiments.training import algorithms, metrics
+from semaopt.experiments.training import algorithms, metrics, objectives
 from semaopt.experiments.training.run import Algorithm, Machine, Purpose, Run, Unit
 
 
@@ -37,6 +37,9 @@ def make(
         epochs=spec.epochs,
         metrics=tuple(metrics.for_purpose(wanted, purpose)),
         until=until or spec.epochs,
+        measured=spec.final_epochs,
+        objective=dict(method.objective),
+        positives=method.positives,
         machine=machine,
     )
 
@@ -60,10 +63,14 @@ def units(runs: Sequence[Run], vectorize: int = 1) -> list[Unit]:
 
 def _compatible(a: Run, b: Run) -> bool:
     """Return whether two runs can share a unit: only seeds and rates of parameter groups may differ."""
-    same = ("method", "purpose", "data", "model", "loss", "batch", "epochs", "metrics", "until", "machine")
+    same = (
+        *("method", "purpose", "data", "model", "loss", "objective", "positives", "batch", "epochs", "metrics"),
+        *("measured", "until", "machine"),
+    )
     info = algorithms.find(a.algorithm.name)
     return (
         info.vectorizes
+        and objectives.find(a.loss).vectorizes_with(a.objective)
         and all(getattr(a, name) == getattr(b, name) for name in same)
         and all(a.values.get(name) == b.values.get(name) for name in info.shared)
     )

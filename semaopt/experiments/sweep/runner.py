@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from semaopt.experiments.files import locked
+from semaopt.experiments.sweep.beginnings import beginning, shared
 from semaopt.experiments.sweep.checkpoint import Checkpoint
 from semaopt.experiments.sweep.engines.local import Engine, Failure, count_epoch
 from semaopt.experiments.sweep.run import units
@@ -87,7 +88,8 @@ class Workspace:
 
 def perform(unit: Unit, *, folder: Path, checkpoint_seconds: float) -> list[Result]:
     """Train a unit with its checkpoint in ``folder``; worker processes call this function."""
-    return loop.train(unit, Checkpoint(folder, unit.key, checkpoint_seconds), count_epoch)
+    beginning = Checkpoint(folder, unit.beginning) if unit.beginning else None
+    return loop.train(unit, Checkpoint(folder, unit.key, checkpoint_seconds), count_epoch, beginning)
 
 
 def times(rows: Sequence[Row]) -> tuple[int, float, float, str]:
@@ -135,22 +137,24 @@ class Runner:
         """Return the results of all runs of these units, in order."""
         missing = self.plan(work)
         failed: list[tuple[str, Failure]] = []
-        shown = planned = 0
+        shown = planned = before = 0
 
         def on_progress(epochs: int) -> None:
             nonlocal shown
-            self.watch.done(epochs - shown)
-            shown = epochs
+            self.watch.done(before + epochs - shown)
+            shown = before + epochs
 
         job = partial(perform, folder=self.workspace.checkpoints, checkpoint_seconds=self.workspace.checkpoint_seconds)
-        for unit, done in self.engine.run(job, missing, on_progress):
-            planned += unit.epochs
-            if isinstance(done, Failure):
-                failed.append((str(unit), done))
-                self.watch.say(f"failed: {unit}: {done.reason}")
-            else:
-                self._save(unit, done)
-        on_progress(planned)  # a unit that resumed or diverged trained fewer epochs than planned
+        for part in shared(missing):
+            before = shown
+            for unit, done in self.engine.run(job, part, on_progress):
+                planned += unit.epochs
+                if isinstance(done, Failure):
+                    failed.append((str(unit), done))
+                    self.watch.say(f"failed: {unit}: {done.reason}")
+                else:
+                    self._save(unit, done)
+        on_progress(planned - before)  # a unit that resumed, diverged or started later trained fewer than planned
         if failed:
             raise RunsError.from_failures(str(len(missing)), failed)
         return [self._known[run.key] for unit in work for run in unit.runs]
@@ -185,6 +189,7 @@ class Runner:
         folder = self.workspace.checkpoints
         if self.group.first and folder.is_dir():
             for unit in work:
-                Checkpoint(folder, unit.key).remove()
+                for key in filter(None, (unit.key, beginning(unit))):
+                    Checkpoint(folder, key).remove()
             if not any(folder.iterdir()):
                 folder.rmdir()

@@ -17,11 +17,11 @@ from semaopt.experiments.spec.schema import FIGURES, Method, Spec, load, shipped
 from semaopt.experiments.spec.search import STUDY_STRIDE
 from semaopt.experiments.sweep import tuning
 from semaopt.experiments.sweep.engines.local import Engine
-from semaopt.experiments.sweep.reproduction import Parts
+from semaopt.experiments.sweep.reproduction import Parts, missing
 from semaopt.experiments.sweep.run import make
 from semaopt.experiments.sweep.runner import Runner, Watch, Workspace
 from semaopt.experiments.sweep.theorem_checks import TheoremChecks
-from semaopt.experiments.training import algorithms, loop
+from semaopt.experiments.training import loop
 from semaopt.experiments.training.run import Machine, Purpose, Unit
 
 
@@ -106,7 +106,7 @@ class Study:
 
         def measure(asked: tuning.Asked, until: int, seeds: Sequence[int]) -> list[tuple[float, ...]]:
             results = self.runner.results(self.tuning_units(asked, until, seeds))
-            values = [result.last(options.metric) for result in results]
+            values = [result.end(options.metric, self.spec.final_epochs) for result in results]
             return [tuple(values[i : i + len(seeds)]) for i in range(0, len(values), len(seeds))]
 
         def evaluate(asked: tuning.Asked, until: int) -> list[tuple[float, ...]]:
@@ -204,7 +204,7 @@ def preflight(spec: Spec, only: Sequence[str] = ()) -> None:
     Data sets that have to be downloaded are not checked.
     """
     for method in spec.methods:
-        command = algorithms.find(method.algorithm).missing()
+        command = missing(spec, method)
         if command is not None and (not only or method.name in only):
             raise SpecError(f"{spec.name}: {method.name} needs a package that is not installed. Install it: {command}")
     if find(spec.data.name).missing(root_folder()):

@@ -88,7 +88,8 @@ def searches(spec: Spec, methods: Sequence[Method], study: int = 0) -> list[Sear
     assert spec.tuning is not None  # a spec without [tuning] is not tuned
     options = spec.tuning
     axes = sorted({axis for method in spec.methods for axis in {**axes_of(spec, method), **ranges_of(spec, method)}})
-    scramble = int(digest([spec.data.name, study, options.seed])[:8], 16)
+    data = spec.data.model_dump(exclude={"seed"})
+    scramble = int(digest([data, study, options.seed])[:8], 16)
 
     def points() -> Points:
         if options.sampler == "grid":

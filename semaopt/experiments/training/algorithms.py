@@ -52,12 +52,14 @@ class Variables:
         dual: maximized over; the lower level of a bilevel problem.
         project: the set of the dual variables; None if they are free.
         blocks: the number of inner functions of a compositional problem.
+        offset: what to add to the dual variable of an AUC loss to get LibAUC's alpha.
     """
 
     primal: Sequence[Sequence[Tensor]]
     dual: Sequence[Sequence[Tensor]] = ()
     project: projections.Projection | None = None
     blocks: int | None = None
+    offset: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class AlgorithmInfo:
         vectorizes: whether several runs can be trained as one.
         shared: hyper-parameters that vectorized runs must have in common.
         needs_closure: whether ``step`` evaluates the loss itself.
-        loss: builds the loss it brings along, which replaces that of the objective.
+        own_loss: whether it comes with a loss of its own, the default of an objective that has several.
         missing: returns the command that installs a package it needs, or None if nothing is missing.
     """
 
@@ -87,7 +89,7 @@ class AlgorithmInfo:
     vectorizes: bool = True
     shared: frozenset[str] = DECAY | _OF_RUN
     needs_closure: bool = False
-    loss: Callable[[], libauc.MarginLoss] | None = None
+    own_loss: bool = False
     missing: Callable[[], str | None] = lambda: None
 
     def needed(self, decays: Sequence[str]) -> frozenset[str]:
@@ -188,7 +190,7 @@ def _pesg(variables: Variables, values: Sequence[Values], steps: int) -> Optimiz
     (v,) = values
     libauc.validate(v)
     ((dual,),) = variables.dual
-    return libauc.pesg(variables.primal[0], dual, v, _epochs(v["every"]) * steps)
+    return libauc.pesg(variables.primal[0], dual, v, _epochs(v["every"]) * steps, variables.offset)
 
 
 def _epochs(every: Any) -> int:
@@ -261,7 +263,7 @@ ALGORITHMS: dict[str, AlgorithmInfo] = {
     "SGDMax": _alone(
         "min-max", _MINMAX | DECAY | {*_SGD_MAX}, _shared_options(baselines.SGDMax, _SGD_MAX), needs_closure=True
     ),
-    libauc.PESG: _alone("min-max", libauc.TAKES, _pesg, staged=True, loss=libauc.MarginLoss, missing=libauc.missing),
+    libauc.PESG: _alone("min-max", libauc.TAKES, _pesg, staged=True, own_loss=True, missing=libauc.missing),
     "SMB": _alone(
         "bilevel",
         _LOWER | _INVERSE | {"beta", "bias_correction", "scaling", "g0", "beta2"} | DECAY,
@@ -386,6 +388,25 @@ def averaged_iterates(optimizer: Optimizer, values: Values) -> semaopt.Iterates 
     known = ("last", *AVERAGES)
     require(kind in known, "iterates", kind, f"must be one of {', '.join(known)}", "try 'polynomial'")
     return None if kind == "last" else semaopt.Iterates(optimizer, keep=("average",), average=kind)
+
+
+def restore(optimizer: Optimizer, schedule: Schedule, state: Mapping[str, Any], branch: int | None) -> None:
+    """Load the states of an optimizer and its schedule.
+
+    With ``branch`` they are those of another run that agrees with this one up to here, after that many finished epochs
+    and before any decay: the schedule keeps its own decays and only learns the epoch.
+    """
+    if branch is None:
+        optimizer.load_state_dict(state["optimizer"])
+        schedule.load_state_dict(state["schedule"])
+        return
+    own = optimizer.state_dict()["param_groups"]  # with the entries that a schedule adds
+    saved = state["optimizer"]
+    groups = [{**mine, **group} for mine, group in zip(own, saved["param_groups"], strict=True)]
+    optimizer.load_state_dict({**saved, "param_groups": groups})
+    if schedule.of is not None:
+        # Torch warns in the first step of a schedule (count 1) that comes before a step of this optimizer object.
+        schedule.load_state_dict({**schedule.of.state_dict(), "last_epoch": branch, "_step_count": branch + 2})
 
 
 def validate(name: str, decays: Sequence[str], values: Values, project: projections.Projection | None = None) -> None:

@@ -41,8 +41,13 @@ class Trainee(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """Return everything the next step depends on, as tensors and plain values."""
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a state, to the bit."""
+    def load_state_dict(self, state: Mapping[str, Any], branch: int | None = None) -> None:
+        """Resume from a state, to the bit.
+
+        Args:
+            state: the result of :meth:`state_dict`.
+            branch: the number of finished epochs if the state is that of another run with the same beginning.
+        """
 
 
 class Checkpoint(Protocol):
@@ -102,7 +107,10 @@ class Progress:
 
 
 def train(
-    unit: Unit, checkpoint: Checkpoint | None = None, on_epoch: Callable[[], None] = lambda: None
+    unit: Unit,
+    checkpoint: Checkpoint | None = None,
+    on_epoch: Callable[[], None] = lambda: None,
+    beginning: Checkpoint | None = None,
 ) -> list[Result]:
     """Train the runs of a unit and return their results in order.
 
@@ -110,50 +118,68 @@ def train(
         unit: the runs.
         checkpoint: holds the state; training resumes from it, to the bit. By default nothing is saved.
         on_epoch: called after each epoch.
+        beginning: holds a state that units with a common beginning share. The first of them saves it at the end of
+            epoch ``unit.branch``, before its rates decay; the others start from it if ``checkpoint`` is empty.
 
     Torch's global random state is left as it was.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(unit.runs[0].seed)
-        return _train(unit, checkpoint or NoCheckpoint(), on_epoch)
+        return _train(unit, checkpoint or NoCheckpoint(), beginning or NoCheckpoint(), on_epoch)
 
 
-def _train(unit: Unit, checkpoint: Checkpoint, on_epoch: Callable[[], None]) -> list[Result]:
+def _train(unit: Unit, checkpoint: Checkpoint, beginning: Checkpoint, on_epoch: Callable[[], None]) -> list[Result]:
     started = time.perf_counter()
     first = unit.runs[0]
     group = distributed.current()
     loaded = group.share(checkpoint.load() if group.first else None)
+    common = group.share(beginning.load() if group.first and loaded is None and not unit.leads else None)
     trainee = _trainee(unit, task(first.data))
-    at = Progress(unit)
-    if loaded is not None and loaded["progress"]["until"] <= unit.epochs:  # otherwise it is past the requested epoch
-        trainee.load_state_dict(loaded["trainee"])
-        vars(at).update(loaded["progress"])
-        if at.until < unit.epochs:  # that rung's result already includes the time so far
-            at.until, at.seconds = unit.epochs, 0.0
-        started -= at.seconds
+    at = _resume(unit, trainee, loaded, common)
+    started -= at.seconds
 
-    def save() -> None:
+    def save(to: Checkpoint = checkpoint) -> None:
         at.seconds = time.perf_counter() - started
-        checkpoint.save({"trainee": trainee.state_dict(), "progress": vars(at)})
+        to.save({"trainee": trainee.state_dict(), "progress": vars(at)})
 
     def save_if_due() -> None:
         if group.first and checkpoint.due():
             save()
 
+    def save_if_branching() -> None:
+        if group.first and unit.leads and at.epoch + 1 == unit.branch:
+            save(beginning)
+
     while at.epoch < unit.epochs and any(at.finite):
-        _finish_epoch(trainee, at, save_if_due)
-        if first.purpose == "final" or at.epoch == unit.epochs:
+        _finish_epoch(trainee, at, save_if_due, save_if_branching)
+        if first.purpose == "final" or at.epoch > unit.epochs - first.measured:
             at.add(trainee.measure())
         on_epoch()
         save_if_due()
     if group.first and unit.may_continue:
         save()
     seconds = (time.perf_counter() - started) / len(unit.runs)
-    length = unit.epochs if first.purpose == "final" else 1
+    length = unit.epochs if first.purpose == "final" else min(first.measured, unit.epochs)
     return [
         _result(curves, ok, length, seconds, tuple(checkpoint.notes))
         for curves, ok in zip(at.curves, at.finite, strict=True)
     ]
+
+
+def _resume(
+    unit: Unit, trainee: Trainee, loaded: Mapping[str, Any] | None, common: Mapping[str, Any] | None
+) -> Progress:
+    """Load the unit's own state or, without one, that of its beginning; return the progress."""
+    at = Progress(unit)
+    if loaded is not None and loaded["progress"]["until"] <= unit.epochs:  # otherwise it is past the requested epoch
+        trainee.load_state_dict(loaded["trainee"])
+        vars(at).update(loaded["progress"])
+        if at.until < unit.epochs:  # that rung's result already includes the time so far
+            at.until, at.seconds = unit.epochs, 0.0
+    elif common is not None:  # the result of the unit that saved it includes the time so far
+        vars(at).update(common["progress"], until=unit.epochs, seconds=0.0)
+        trainee.load_state_dict(common["trainee"], at.epoch)
+    return at
 
 
 def rehearse(run: Run) -> None:
@@ -172,8 +198,10 @@ def _trainee(unit: Unit, content: data.Task) -> Trainee:
     return SingleRun(first, content) if len(unit.runs) == 1 else VectorizedRuns(unit.runs, content)
 
 
-def _finish_epoch(trainee: Trainee, at: Progress, save_if_due: Callable[[], None]) -> None:
-    """Train to the end of the current epoch."""
+def _finish_epoch(
+    trainee: Trainee, at: Progress, save_if_due: Callable[[], None], before_decay: Callable[[], None]
+) -> None:
+    """Train to the end of the current epoch; ``before_decay`` is called after its last step."""
     if at.step == 0:
         trainee.draw()
     while at.step < trainee.steps:
@@ -181,6 +209,7 @@ def _finish_epoch(trainee: Trainee, at: Progress, save_if_due: Callable[[], None
         at.step += 1
         if at.step < trainee.steps:
             save_if_due()
+    before_decay()
     finite = trainee.end_epoch()
     at.finite = [was and now for was, now in zip(at.finite, finite, strict=True)]
     at.epoch, at.step = at.epoch + 1, 0

@@ -12,11 +12,20 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.optim import Optimizer
 
-from semaopt.diagnostics.measure import averaged, scaling_range
+from semaopt.diagnostics.measure import averaged, scaling_quantiles
 
 PARTS = ("train", "valid", "test")
-#: The bounds of s, and their names in a report.
-BOUNDS = {"s_min": "smallest s", "s_median": "median s", "s_max": "largest s"}
+#: Quantiles of the scaling s over the coordinates, and their names in a report.
+BOUNDS = {
+    "s_min": "smallest s",
+    "s_q01": "1% quantile of s",
+    "s_q25": "25% quantile of s",
+    "s_median": "median s",
+    "s_q75": "75% quantile of s",
+    "s_q99": "99% quantile of s",
+    "s_max": "largest s",
+}
+_SHARES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
 
 
 @dataclass(frozen=True)
@@ -159,6 +168,6 @@ def wants_bounds(wanted: Iterable[str]) -> bool:
 
 
 def bounds(optimizer: Optimizer) -> list[dict[str, float]]:
-    """Return the smallest, median and largest s = 1/(sqrt(u) + G0) of the last step, for each averaged group."""
-    found = [scaling_range(optimizer, group) for group in averaged(optimizer)]
+    """Return the quantiles of s = 1/(sqrt(u) + G0) in the last step, for each averaged group."""
+    found = [scaling_quantiles(optimizer, group, _SHARES) for group in averaged(optimizer)]
     return [dict(zip(BOUNDS, ends, strict=True)) for ends in found if ends is not None]

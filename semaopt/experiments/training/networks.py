@@ -57,7 +57,7 @@ class ModelWithLoss(nn.Module):
             [[x for x, mine in zip(own, is_dual, strict=True) if mine is wanted] for own in lists]
             for wanted in (False, True)
         )
-        return Variables(primal, dual_lists, self.loss.projection())
+        return Variables(primal, dual_lists, self.loss.dual_projection(), offset=self.loss.alpha_offset)
 
 
 def with_loss(run: Run, task: Task) -> ModelWithLoss:

@@ -69,6 +69,12 @@ class Run:
     metrics: tuple[str, ...]
     until: int
     """The epoch after which it stops, at most ``epochs``; a pruned tuning run stops early."""
+    measured: int = 1
+    """A tuning run is measured after this many last epochs, a final run after every epoch."""
+    objective: dict[str, Value] = field(default_factory=dict)
+    """Options of the objective, for instance the score of an AUC loss."""
+    positives: float | None = None
+    """The share of positives in each batch; None draws batches uniformly."""
     machine: Machine = field(default_factory=Machine)
     vectorized_with: str = ""
     """A digest of the runs in its unit: the rounding of vectorized sums depends on them. Empty if trained alone."""
@@ -120,13 +126,23 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Unit:
-    """The work of one job: one run, or several that are trained as one vectorized model."""
+    """The work of one job: one run, or several that are trained as one vectorized model.
+
+    Attributes:
+        runs: the runs.
+        beginning: the key of a checkpoint that it shares with other units; empty if it shares none.
+        branch: the epoch in which the shared checkpoint is saved, by the first of these units.
+        leads: whether it is the first, which trains from scratch.
+    """
 
     runs: tuple[Run, ...]
+    beginning: str = ""
+    branch: int = 0
+    leads: bool = False
 
     @property
     def key(self) -> str:
-        """The key of its checkpoint."""
+        """The key of its own checkpoint."""
         return digest([run.path for run in self.runs])
 
     @property
@@ -149,7 +165,7 @@ class Result:
     """The outcome of a run.
 
     Attributes:
-        curves: for each metric its value after each epoch (of a tuning run, after the last); NaN once it diverged.
+        curves: for each metric its value after each epoch (of a tuning run, after the last ones); NaN once it diverged.
         seconds: compute time.
         status: "done" or "diverged".
         notes: messages for people about what happened during the run; they are not stored.
@@ -163,3 +179,12 @@ class Result:
     def last(self, metric: str) -> float:
         """Return the value after the last epoch."""
         return self.curves[metric][-1]
+
+    def end(self, metric: str, epochs: int) -> float:
+        """Return the mean over the last ``epochs`` epochs; NaN if the run diverged.
+
+        >>> Result({"loss": [9.0, 2.0, 1.0]}, 0.1).end("loss", 2)
+        1.5
+        """
+        values = self.curves[metric][-epochs:]
+        return sum(values) / len(values)

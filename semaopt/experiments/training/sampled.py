@@ -97,14 +97,13 @@ class SampledRun:
             "finite": self.finite,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], branch: int | None = None) -> None:
         """Resume from a state, to the bit."""
         self.model.load_state_dict(state["model"])
         with torch.no_grad():
             for x, value in zip(self.variables, state["variables"], strict=True):
                 x.copy_(value)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.load_state_dict(state["schedule"])
+        algorithms.restore(self.optimizer, self.schedule, state, branch)
         self.draws.generator.set_state(state["generator"])
         torch.set_rng_state(state["torch"])
         self.objective.batch_count, self.due, self.finite = state["batch_count"], state["due"], state["finite"]

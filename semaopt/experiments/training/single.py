@@ -12,7 +12,7 @@ from torch import Tensor
 
 from semaopt.experiments.data import Part, Task
 from semaopt.experiments.training import algorithms, distributed, metrics, networks
-from semaopt.experiments.training.objectives.base import orders
+from semaopt.experiments.training.objectives.base import epoch_order, orders
 from semaopt.experiments.training.run import Run
 from semaopt.optimizers._nonfinite import all_finite
 
@@ -39,7 +39,7 @@ class SingleRun:
     def draw(self) -> None:
         """Draw the order of the next epoch, and its labels."""
         self.before = self.generator.get_state()
-        order = torch.randperm(len(self.task.train), generator=self.generator)
+        order = epoch_order(self.task.train, self.run.batch, self.run.positives, self.generator)
         labels = self.task.train.draw(order, self.generator)
         self.batches = list(zip(torch.split(order, self.run.batch), torch.split(labels, self.run.batch), strict=True))
 
@@ -107,11 +107,10 @@ class SingleRun:
             "cuda": torch.cuda.get_rng_state(self.device) if self.device.startswith("cuda") else None,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], branch: int | None = None) -> None:
         """Resume from a state; the current epoch is drawn again as it was."""
         self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.load_state_dict(state["schedule"])
+        algorithms.restore(self.optimizer, self.schedule, state, branch)
         if self.iterates is not None:
             self.iterates.load_state_dict(state["iterates"])
         self.generator.set_state(state["before"])

@@ -13,7 +13,7 @@ from torch import Tensor
 from semaopt.ensemble import Ensemble
 from semaopt.experiments.data import Task
 from semaopt.experiments.training import algorithms, metrics, networks
-from semaopt.experiments.training.objectives.base import orders
+from semaopt.experiments.training.objectives.base import epoch_order, orders
 from semaopt.experiments.training.run import Run
 from semaopt.optimizers._nonfinite import all_finite
 
@@ -49,7 +49,7 @@ class VectorizedRuns:
         self.before = [generator.get_state() for generator in self.generators]
         all_orders, labels = [], []
         for generator in self.generators:
-            all_orders.append(torch.randperm(len(part), generator=generator))
+            all_orders.append(epoch_order(part, batch, self.runs[0].positives, generator))
             labels.append(part.draw(all_orders[-1], generator))
         pairs = (torch.split(torch.stack(each), batch, 1) for each in (all_orders, labels))
         self.batches = list(zip(*pairs, strict=True))
@@ -117,12 +117,11 @@ class VectorizedRuns:
             "before": self.before,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], branch: int | None = None) -> None:
         """Resume from a state; the current epoch is drawn again as it was."""
         for m, own in enumerate(state["runs"]):
             self.ensemble.load_state_dict_of(m, own)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.load_state_dict(state["schedule"])
+        algorithms.restore(self.optimizer, self.schedule, state, branch)
         if self.iterates is not None:
             self.iterates.load_state_dict(state["iterates"])
         for generator, before in zip(self.generators, state["before"], strict=True):

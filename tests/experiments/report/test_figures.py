@@ -48,16 +48,24 @@ def luminance(colour):
 
 @pytest.mark.parametrize("name", shipped())
 def test_methods_of_a_shipped_spec_differ_in_colour_marker_and_dash(name):
-    methods = [method.name for method in load(name).methods]
+    spec = load(name)
+    methods = [method.name for method in spec.methods]
     looks = style.looks(methods)
+    if spec.claim.stability is not None:  # one line for each method and beta
+        assert len({look.hue for look in looks.values()}) == len({look.dash for look in looks.values()}) == 4
+        return
     assert len(set(looks.values())) == len(methods)
+    if spec.claim.groups:  # the curves of the claim's methods are drawn
+        drawn = [looks[one] for pair in spec.claim.beats.items() for one in (pair[0], *pair[1])]
+        assert len({look.hue for look in drawn}) == len({look.dash for look in drawn}) == len(drawn)
+        return
     own = {name: look for name, look in looks.items() if not name.endswith(("_last", "_uncorrected"))}
     pairs = itertools.combinations(own.values(), 2)
     if name.startswith("beta-study"):  # each schedule of lr has a colour, each schedule of beta a marker and a dash
         pairs = [(a, b) for a, b in pairs if a.hue == b.hue]
         assert len({(method.partition("_")[0], look.hue) for method, look in own.items()}) == 3
     assert all(a.marker != b.marker and a.dash != b.dash for a, b in pairs)
-    if not name.startswith(("stability", "beta-study")):  # stability: three step sizes of two methods
+    if not name.startswith("beta-study"):
         assert len({look.hue for look in own.values()}) == len(own)
     for control in looks.keys() - own.keys():  # a control arm has the colour of its method, another marker and dash
         look, method = looks[control], looks[control.removesuffix("_last").removesuffix("_uncorrected")]

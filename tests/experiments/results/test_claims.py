@@ -127,3 +127,32 @@ def test_control_arms_do_not_count_for_the_verdict():
     assert (control.comparison.method, control.comparison.against) == ("both", "beta")
     assert control.outcome == "contradicted"
     assert control.comparison.confidence == pytest.approx(0.95)  # Holm is within the claim and within the controls
+
+
+def test_a_diverged_run_is_never_better_than_a_finished_one():
+    spec = a_spec()
+    ends = {"adam": 0.4, "beta": math.nan, "both": 0.9}
+    finals = tuple(Final(m, None, (Result({"test_auc": [ends[m.name]] * 3}, 0.0),)) for m in spec.methods)
+    found = Finding(spec, {}, (StudyResult(finals, None),), ORIGIN)
+    assert found.scores("beta", "test_auc") == pytest.approx([0.4])
+
+
+def test_a_group_is_the_mean_of_its_methods_in_each_study():
+    groups = {"decays": {"label": "both decays", "methods": ["beta", "both"]}}
+    spec_claim = {"text": "-", "metric": "train_loss", "order": [], "beats": {"decays": ["adam"]}, "groups": groups}
+    spec = a_spec(claim=spec_claim, epochs=4, studies=3)
+    losses = ({"beta": 0.2, "both": 0.8}, {"beta": 0.3, "both": 0.9}, {"beta": 0.2, "both": 0.9})
+    found = Finding(spec, {}, tuple(study(spec, one) for one in losses), ORIGIN)
+    assert found.units("decays", "train_loss") == pytest.approx((0.4, math.sqrt(0.27), math.sqrt(0.18)), rel=1e-3)
+    (row,) = claims.verdict(found).rows
+    assert (row.outcome, found.label("decays"), row.comparison.probability) == ("confirmed", "both decays", 1.0)
+
+
+def test_time_to_target_counts_runs_that_never_reach_it():
+    curves = {"adam": [4.0, 3.0, 2.0, 2.0], "beta": [3.0, 2.0, 1.0, 1.0], "both": [4.0, 4.0, 4.0, 4.0]}
+    spec = a_spec(epochs=4, final_epochs=2, claim={"target": "adam"})
+    finals = tuple(Final(m, None, (Result({"train_loss": curves[m.name]}, 8.0),) * 2) for m in spec.methods)
+    adam, beta, both = Finding(spec, {}, (StudyResult(finals, None),), ORIGIN).times_to_target()
+    assert (adam.target, adam.epochs, adam.seconds, adam.reached) == (2.0, 3, 6.0, 2)
+    assert (beta.epochs, beta.seconds, beta.runs) == (2, 4.0, 2)
+    assert (both.reached, both.epochs) == (0, math.inf)

@@ -19,7 +19,7 @@ def test_every_shipped_spec_is_valid_at_every_scale_and_starts_with_its_command(
     if found["paper"].claim.source == "paper":
         assert (found["paper"].epochs, found["paper"].batch) == (60, 32)
     paper = found["paper"]
-    assert (paper.studies if paper.studies > 1 else len(paper.seeds.final)) == 5
+    assert (paper.studies if paper.studies > 1 else len(paper.seeds.final)) >= 5
     if name.startswith("beta-study"):
         assert paper.tuning is not None
         spaces = {str((search.axes_of(paper, method), search.ranges_of(paper, method))) for method in paper.methods}
@@ -40,7 +40,8 @@ def test_all_figures_are_there():
     one = {f"figure1-{name}" for name in ("digits", "digits-noisy", "bbbp", "bace", "cifar10", "cifar100")}
     sets = ("breast_cancer", "digits", "bbbp", "bace", "cifar10", "cifar100", "a9a", "ijcnn1")
     two = {f"figure2-{name}" for name in sets} | {"figure3-bbbp", "figure3-digits"}
-    peers = {f"peers-{name}" for name in ("bbbp", "bace", "a9a", "ijcnn1")}
+    tables = (f"{name}{share}" for name in ("a9a", "ijcnn1") for share in ("", "-1", "-03"))
+    peers = {f"peers-{name}" for name in ("bbbp", "bace", "digits", *tables)}
     beta = {f"beta-study-{name}" for name in ("mnist", "digits", "a9a", "cifar10", "text")}
     others = {"stability-digits", "bilevel-digits", "compositional-digits"}
     assert set(schema.shipped()) == one | two | peers | beta | others
@@ -171,6 +172,35 @@ def test_errors_name_the_place_the_value_the_rule_and_the_remedy(change, text):
     assert str(caught.value).startswith("spec: ")
 
 
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"claim": {"target": "nobody"}}, "claim.target='nobody' is not a method"),
+        (
+            {"claim": {"groups": {"adam": {"label": "x", "methods": ["beta"]}}}},
+            "claim.groups.adam: a method",
+        ),
+        ({"claim": {"groups": {"x": {"label": "x", "methods": ["sgd"]}}}}, "claim.groups.x: 'sgd' is not a method"),
+        ({"claim": {"stability": "lr"}}, "claim.stability='lr': adam, beta, both have no such option"),
+        (
+            {"methods": {"adam": {"positives": 0.5}}},
+            r"methods\[0\].positives=0.5: only the AUC",
+        ),
+        (
+            {"methods": {"adam": {"objective": {"score": "x"}}}},
+            r"methods\[0\].objective.score: the loss has",
+        ),
+        (
+            {**AUC, "methods": [{**AUC["methods"][0], "objective": {"score": "x"}}, AUC["methods"][1]]},
+            r"methods\[0\].objective.score='x' is invalid. Use one of: linear, sigmoid",
+        ),
+    ],
+)
+def test_errors_about_groups_targets_and_objectives(change, text):
+    with pytest.raises(SpecError, match=text):
+        a_spec(**change)
+
+
 def test_an_unknown_algorithm_is_one_line_with_the_nearest():
     with pytest.raises(SpecError) as caught:
         a_spec(methods={"adam": {"algorithm": "ASAA"}})
@@ -245,7 +275,7 @@ def test_a_scale_overrides_by_name_and_is_validated_before_it_is_used(tmp_path):
     path.write_text(text + "\n[scales.other.methods.nobody]\nlabel = 'x'\n")
     with pytest.raises(SpecError, match=r"scales.other.methods.nobody: must be a table with the name of a method"):
         schema.load(path)
-    assert [m.options.get("every") for m in schema.load("figure1-digits", "quick").methods] == [None, 2, 2, 2]
+    assert [m.options.get("every") for m in schema.load("figure1-digits", "quick").methods] == [None, 4, 4, 4]
     assert schema.load("figure1-cifar10", "small").model.model_dump() == {"name": "resnet8", "options": {}}
 
 

@@ -1,33 +1,55 @@
 """LibAUC's PESG: errors without LibAUC, and equality with LibAUC's own training loop."""
 
+import math
+
 import pytest
 import torch
 
-from semaopt.experiments import api
+from semaopt.experiments import api, data
 from semaopt.experiments.spec import schema
 from semaopt.experiments.spec.errors import SpecError
 from semaopt.experiments.sweep import reproduction, run
 from semaopt.experiments.training import algorithms
 from semaopt.experiments.training import libauc as peers
 from semaopt.experiments.training.algorithms import Variables
+from semaopt.experiments.training.objectives.base import epoch_order
 from semaopt.experiments.training.run import Machine
-from semaopt.losses import WithLoss
+from semaopt.losses import AUCMinMax, WithLoss
 
 VALUES = {"lr": 0.1, "epoch_decay": 2e-3, "mode": "sgd", "every": 1, "factor": 0.5}
-NAMES = ["peers-a9a", "peers-bace", "peers-bbbp", "peers-ijcnn1"]
+SETS = ["a9a", "a9a-03", "a9a-1", "bace", "bbbp", "digits", "ijcnn1", "ijcnn1-03", "ijcnn1-1"]
+NAMES = [f"peers-{name}" for name in SETS]
 with_libauc = pytest.mark.skipif(not peers.installed(), reason=f"LibAUC is not installed: {peers.REMEDY}")
 
 
 def test_without_libauc_a_spec_is_read_but_not_run(monkeypatch, tmp_path):
     monkeypatch.setattr(peers, "installed", lambda: False)
     found = schema.load("peers-a9a", "quick")
-    assert [method.algorithm for method in found.methods] == ["PESG", "PDSM", "PDAda"]
-    with pytest.raises(
-        SpecError, match=r"peers-a9a: pesg needs a package that is not installed. Install it: pip install --no-deps"
-    ):
-        api.run(found, out=tmp_path / "new")
+    text = "needs a package that is not installed. Install it: pip install --no-deps"
+    for name in ("pesg_ours_linear", "pdsm_theirs_linear"):  # the optimizer, and the loss
+        with pytest.raises(SpecError, match=f"peers-a9a: {name} {text}"):
+            api.run(found, out=tmp_path / "new", only=[name])
     assert not (tmp_path / "new").exists()
-    assert api.validate_spec(found, None, ["pdsm"]) is found
+    assert api.validate_spec(found, None, ["pdsm_ours_linear"]) is found
+
+
+def test_loss_score_and_optimizer_are_crossed():
+    for name in NAMES:
+        methods = schema.load(name, "quick").methods
+        cells = {
+            (one.algorithm, one.options["mode"] if one.algorithm == "PESG" else "", *one.objective.values())
+            for one in methods
+            if one.positives is None
+        }
+        optimizers = [("PDSM", ""), ("PDAda", ""), ("PESG", "sgd"), ("PESG", "adam")]
+        assert cells == {
+            (*one, loss, score)
+            for one in optimizers
+            for loss in ("semaopt", "libauc")
+            for score in ("linear", "sigmoid")
+        }
+        (recipe,) = [one for one in methods if one.positives is not None]
+        assert recipe.objective == {"loss": "libauc", "score": "sigmoid", "version": "v2"}
 
 
 def test_without_libauc_reproduce_skips_the_comparisons(monkeypatch):
@@ -71,7 +93,13 @@ def test_runs_of_pesg_are_never_vectorized():
     found = schema.build({**schema.load("peers-a9a", "quick").model_dump(), "vectorize": 4})
     point = {"lr": 0.1, "factor": 0.5, "every": 1, "mode": "sgd", "epoch_decay": 2e-3}
     rates = {"beta": 0.9, "dual_lr": 0.1}
-    for name, values, each in (("pesg", point, [1, 1]), ("pdsm", {"lr": 0.1, "factor": 0.5, "every": 1, **rates}, [2])):
+    decay = {"lr": 0.1, "factor": 0.5, "every": 1, **rates}
+    cases = [
+        ("pesg_ours_linear", point, [1, 1]),
+        ("pdsm_ours_linear", decay, [2]),
+        ("pdsm_theirs_linear", decay, [1, 1]),
+    ]
+    for name, values, each in cases:
         method = found.method(name)
         two = [run.make(found, method, values, seed=seed, purpose="final", machine=Machine()) for seed in range(2)]
         assert [len(unit.runs) for unit in run.units(two, 4)] == each
@@ -140,3 +168,31 @@ def test_it_resumes_from_a_checkpoint_to_the_bit(tmp_path):
     optimizer.load_state_dict(saved["optimizer"])
     train(rest, optimizer, 7, skip=4)
     assert all(torch.equal(x, y) for x, y in zip(rest.parameters(), whole.parameters(), strict=True))
+
+
+@with_libauc
+def test_pesg_on_our_loss_equals_pesg_on_libaucs():
+    """With the prior of the batch both losses have the same gradients; alpha is y plus the margin."""
+    ours_, theirs = AUCMinMax(0.5, s=0.0, r=0.0, y=-1.0, score="sigmoid"), peers.MarginLoss()
+    found = []
+    for loss, offset in ((ours_, 1.0), (theirs, 0.0)):
+        network = WithLoss(model(), loss)
+        variables = Variables([network.primal_parameters()], [network.dual_parameters()], offset=offset)
+        train(network, algorithms.build("PESG", [], [VALUES], variables, 3)[0], 7)
+        found.append([x.detach() for x in network.parameters()])
+    *first, y = found[0]
+    *second, alpha = found[1]
+    for a, b in zip(first, second, strict=True):
+        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(y + 1, alpha)
+    assert alpha.item() > 0.1
+
+
+def test_balanced_batches_have_the_asked_share_of_positives():
+    part = data.load("digits", binary=True, imbalance=0.05).train
+    generator = torch.Generator().manual_seed(0)
+    order = epoch_order(part, 32, 0.25, generator)
+    assert len(order) == 32 * math.ceil(len(part) / 32)
+    assert {int(part.labels[rows].sum()) for rows in order.split(32)} == {8}
+    assert not torch.equal(order, epoch_order(part, 32, 0.25, generator))  # another epoch
+    assert sorted(epoch_order(part, 32, None, generator).tolist()) == list(range(len(part)))

@@ -30,8 +30,8 @@ NAMES = tuple(OBJECTIVES)
 def find(name: str) -> type[Objective]:
     """Return the objective of a loss in a spec: one of the package, or a plug-in.
 
-    >>> find("auc").metric_names()
-    ['train_loss', 'train_auc', 'valid_loss', 'valid_auc', 'test_loss', 'test_auc', 's_min', 's_median', 's_max']
+    >>> find("auc").metric_names()[:6]
+    ['train_loss', 'train_auc', 'valid_loss', 'valid_auc', 'test_loss', 'test_auc']
     """
     if name in OBJECTIVES:
         return OBJECTIVES[name]

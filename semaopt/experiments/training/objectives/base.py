@@ -32,6 +32,7 @@ from semaopt.experiments.training import metrics
 from semaopt.experiments.training.algorithms import AlgorithmInfo, Problem, Variables
 from semaopt.experiments.training.run import Run
 from semaopt.projections import Projection
+from semaopt.samplers import ClassBalanced
 
 if TYPE_CHECKING:
     from semaopt.experiments.training.sampled import Draw
@@ -61,6 +62,8 @@ class Objective(ABC):
     """Whether the data must have two classes."""
     vectorizes: ClassVar[bool] = False
     """Whether several runs can be trained as one vectorized model."""
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """The options of the objective, which methods may set (``objective = { name = value }``), with their values."""
     tuning_parts: ClassVar[tuple[str, ...]] = ("valid", "train")
     """The parts whose metrics hyper-parameters may be tuned by."""
 
@@ -94,7 +97,17 @@ class Objective(ABC):
     @classmethod
     def admits(cls, algorithm: AlgorithmInfo) -> bool:
         """Whether an algorithm solves this problem."""
-        return algorithm.problem == cls.problem and algorithm.loss is None
+        return algorithm.problem == cls.problem and not algorithm.own_loss
+
+    @classmethod
+    def vectorizes_with(cls, options: Mapping[str, Any]) -> bool:
+        """Whether runs with these options of the objective can be vectorized, if runs of the objective can."""
+        return True
+
+    @classmethod
+    def missing(cls, options: Mapping[str, Any]) -> str | None:
+        """Return the command that installs a package that these options need, or None if nothing is missing."""
+        return None
 
     @classmethod
     def projection(cls) -> Projection | None:
@@ -164,6 +177,13 @@ class OfScores(Objective, nn.Module):
     def dual_parameters(self) -> list[Parameter]:
         """Return the parameters that are maximized over."""
         return []
+
+    def dual_projection(self) -> Projection | None:
+        """Return the set of the dual variables of this run, by default that of the class."""
+        return self.projection()
+
+    alpha_offset: float = 0.0
+    """See :class:`semaopt.experiments.training.algorithms.Variables`."""
 
     def measured_loss(self, scores: Tensor, labels: Tensor) -> float:
         """Return the metric ``loss`` of a whole part of the data."""
@@ -298,6 +318,14 @@ class Compositional(Sampled):
         self.batch_count += 1
         inner, outer, index = self.sample()
         optimizer.step(inner, outer, index=index)  # type: ignore[call-overload]
+
+
+def epoch_order(part: Part, batch: int, positives: float | None, generator: torch.Generator) -> Tensor:
+    """Return the rows of an epoch in order: a permutation or, with a share of positives, class-balanced batches."""
+    if positives is None:
+        return torch.randperm(len(part), generator=generator)
+    seed = int(torch.randint(2**31, (1,), generator=generator))
+    return torch.tensor(list(ClassBalanced(part.labels, batch, positives, seed, num_replicas=1, rank=0))).flatten()
 
 
 def orders(seed: int) -> torch.Generator:
