@@ -124,7 +124,7 @@ def test_groups_have_a_fixed_order(made):
     one = made[1].findings[0]
     names = ["compositional-x", "other", "peers-x", "figure3-x", "figure1-x"]
     found = [dataclasses.replace(one, spec=one.spec.model_copy(update={"name": name})) for name in names]
-    listed = [one.name for one in sorted(found, key=load._position)]
+    listed = [one.name for one in sorted(found, key=lambda one: reproduction.position(one.name))]
     assert listed == ["figure1-x", "figure3-x", "peers-x", "compositional-x", "other"]
 
 
