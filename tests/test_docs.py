@@ -92,6 +92,14 @@ def sklearn(names):
     assert 0 <= names["probabilities"].min() <= names["probabilities"].max() <= 1
 
 
+def from_torch(names):
+    assert names["gap"] < 1e-6  # ten steps of both optimizers
+
+
+def from_libauc(names):
+    assert names["auc"] > 0.9
+
+
 def own_min_max(names):
     assert torch.linalg.vector_norm(names["x"]) < 0.05  # the saddle point is (0, 0)
 
@@ -105,6 +113,8 @@ STATEMENTS = {
     "how-to/momentum.md": momentum,
     "guides/imbalanced.md": imbalanced,
     "from/sklearn.md": sklearn,
+    "from/torch.md": from_torch,
+    "from/libauc.md": from_libauc,
 }
 
 
