@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from imbalanced import Job, keel_names, load, parsed, read, report, table
+from imbalanced import Key, keel_names, load, read, report, table
+from imbalanced_methods import parsed
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.neural_network import MLPClassifier
@@ -44,14 +45,15 @@ def classifier(method: str, seed: int, n: int) -> Any:
     return AUCClassifier(random_state=seed, **options)
 
 
-def compute(job: Job) -> dict[str, Any]:
-    split = load(job.set, job.fold)
-    made = classifier(job.method, job.seed, len(split.b))
+def compute(job: Key) -> dict[str, Any]:
+    row = dict(zip(("set", "method", "fold", "seed", "tuned"), job, strict=True))
+    split = load(row["set"], row["fold"])
+    made = classifier(row["method"], row["seed"], len(split.b))
     start = time.process_time()
     made.fit(split.a.numpy(), split.b.numpy())
     seconds = time.process_time() - start
     auroc = roc_auc_score(split.test_b, made.predict_proba(split.test_a.numpy())[:, 1])
-    return {**job.__dict__, "auroc": auroc, "seconds": seconds, "n": len(split.b)}
+    return {**row, "auroc": auroc, "seconds": seconds, "n": len(split.b)}
 
 
 def times(rows: list[dict[str, Any]]) -> str:
@@ -68,28 +70,26 @@ def main() -> None:
     parser.add_argument("--half", choices=["development", "test"], default="development")
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("classifiers.jsonl"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    names = keel_names(options.half)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    names, folds = keel_names(options.half), range(2)
     jobs = [
-        Job(name, fold, seed, method)
-        for seed in range(options.seeds)
-        for name in names
-        for method in options.methods
-        for fold in range(2)
+        (name, method, k, seed, False) for seed in seeds for name in names for method in options.methods for k in folds
     ]
     done = read(options.out)
+    todo = [job for job in jobs if job not in done]
     with options.out.open("a") as file:
-        for k, job in enumerate(jobs):
-            if job.key not in done:
-                done[job.key] = compute(job)
-                file.write(json.dumps(done[job.key]) + "\n")
-                file.flush()
-                if k % 100 == 0:
-                    print(f"{k} of {len(jobs)} fits", flush=True)
-    rows = [done[job.key] for job in jobs]
+        for k, job in enumerate(todo, 1):
+            done[job] = compute(job)
+            file.write(json.dumps(done[job]) + "\n")
+            file.flush()
+            if k % 100 == 0:
+                print(f"{k} of {len(todo)} fits", flush=True)
+    rows = [done[job] for job in jobs]
     print("\n".join(report(rows, options.methods, "auroc", options.methods)))
     print(times(rows))
 

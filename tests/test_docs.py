@@ -42,6 +42,10 @@ def _reset_accelerate():
             state._reset_state()
 
 
+# Lightning's own calls of what torch deprecates, and its advice on loaders.
+@pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+@pytest.mark.filterwarnings("ignore:The number of training batches")
 @pytest.mark.usefixtures("_reset_accelerate")
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.relative_to(DOCS).as_posix())
 def test_the_blocks_run(page, tmp_path, monkeypatch):
@@ -104,7 +108,11 @@ def own_min_max(names):
     assert torch.linalg.vector_norm(names["x"]) < 0.05  # the saddle point is (0, 0)
 
 
-NEEDED = {"tutorial.md": ["sklearn"], "from/sklearn.md": ["sklearn"], "how-to/trainers.md": ["accelerate"]}
+NEEDED = {
+    "tutorial.md": ["sklearn"],
+    "from/sklearn.md": ["sklearn"],
+    "how-to/trainers.md": ["accelerate", "lightning", "transformers"],
+}
 STATEMENTS = {
     "tutorial.md": tutorial,
     "how-to/auc.md": own_min_max,

@@ -70,6 +70,14 @@ def test_lightning():
 
 
 @pytest.mark.slow
+def test_skorch():
+    for needed in ("sklearn", "skorch"):
+        pytest.importorskip(needed, reason="the example needs it")
+    [auc] = re.findall(r"AUC of 5 folds: (\S+) \+-", run(EXAMPLES / "skorch_auc.py"))
+    assert float(auc) > 0.98
+
+
+@pytest.mark.slow
 def test_own_scaling():
     pytest.importorskip("sklearn", reason="the example needs scikit-learn, of the extra 'experiments'")
     found = dict(re.findall(r"^(.+?) +test accuracy (\S+)$", run(EXAMPLES / "own_scaling.py"), re.MULTILINE))

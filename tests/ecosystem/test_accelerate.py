@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from accelerate import Accelerator
@@ -9,6 +14,7 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader, TensorDataset
 
+import semaopt
 from semaopt.schedules import Follow, InverseSqrt, Stagewise
 from tests.ecosystem.problem import OPTIONS, asa, assert_close, assert_same, batches, loss_of, networks, train, values
 
@@ -106,3 +112,24 @@ def test_one_cycle_may_end_before_the_data():
     rates = epoch(accelerator, *parts)
     assert len(rates) == 8
     assert rates[5] == rates[7]
+
+
+@pytest.mark.slow
+def test_two_launched_processes_equal_one(tmp_path):
+    """``accelerate launch`` with PDAda on both sides of AUCMinMax and with ASA, each with a schedule."""
+    script = Path(__file__).with_name("launched.py")
+    environment = {**os.environ, "PYTHONPATH": str(Path(semaopt.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    found = []
+    for processes in (1, 2):
+        path = tmp_path / f"{processes}.pt"
+        # Without --multi_gpu several processes on the CPU need mpirun; the script itself chooses the CPU.
+        kind = ["--multi_gpu"] if processes > 1 else ["--cpu"]
+        options = [*kind, "--num_machines=1", f"--num_processes={processes}", "--mixed_precision=no"]
+        command = [sys.executable, "-m", "accelerate.commands.launch", *options, "--dynamo_backend=no", script, path]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found.append(torch.load(path))
+    one, two = found
+    assert (one.pop("processes"), two.pop("processes")) == (1, 2)
+    torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-11)
+    assert abs(one["PDAda loss.y"].item()) > 1e-3

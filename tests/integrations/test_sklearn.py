@@ -13,6 +13,7 @@ import torch
 
 pytest.importorskip("sklearn", minversion="1.6")
 
+import joblib
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
@@ -310,8 +311,8 @@ def test_saving(tmp_path):
     found = quick(threshold={"fp": 1, "fn": 3}).fit(X, names[Y])
     found.save(tmp_path / "model.pt")
     loaded = AUCClassifier.load(tmp_path / "model.pt")
-    copied = pickle.loads(pickle.dumps(found))
-    for other in (loaded, copied):
+    joblib.dump(found, tmp_path / "model.joblib")
+    for other in (loaded, pickle.loads(pickle.dumps(found)), joblib.load(tmp_path / "model.joblib")):
         np.testing.assert_array_equal(other.predict_proba(X), found.predict_proba(X))
         np.testing.assert_array_equal(other.predict(X), found.predict(X))
         assert other.get_params() == found.get_params()
