@@ -30,6 +30,7 @@ _ROW = 0.46  # inches per comparison
 _SATURATED = 0.99  # shares are drawn as 1 - share on a logarithmic axis if the best method ends above this
 _SMALLEST = 1e-12  # smallest value on a logarithmic axis
 _LONGEST_LABEL = 18  # characters of a label at the end of a line
+_MANY = 12  # methods in a legend; more have smaller letters
 _MOST_SHIFT = 0.14  # of the height of the axes, for a label at the end of a line
 _MOST_LINES = 7  # curves in a panel
 
@@ -370,15 +371,18 @@ def _label_places(axes: Axes, chosen: Scale, gap: float) -> list[tuple[float, fl
 
 
 def legend(axes: Axes, columns: int) -> None:
-    """Add a legend above the axes instead of over the curves."""
+    """Add a legend above the axes instead of over the curves, with as many of ``columns`` as fit."""
     handles, labels = axes.get_legend_handles_labels()
+    size = 9.0 if len(handles) <= _MANY else 7.5
+    longest = 0.07 * size + 0.0075 * size * max(map(len, labels), default=0)  # inches of the widest entry
+    fit = max(1, int(axes.figure.bbox.width / axes.figure.dpi / longest))
     axes.figure.legend(
         handles,
         labels,
         loc="outside upper center",
-        ncols=min(len(handles), columns),
+        ncols=min(len(handles), columns, fit),
         frameon=False,
-        fontsize=9,
+        fontsize=size,
         handlelength=2.6,
         columnspacing=1.2,
     )
