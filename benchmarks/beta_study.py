@@ -32,16 +32,17 @@ FIGURE = {
     "constant_staged": "increasing β alone",
     "constant": "constant lr, constant β",
 }
-#: The columns of the table.
+#: The rows of the table.
 TABLE = {
     "cosine_follow": "γ ∝ lr (`Follow`)",
     "cosine_sqrt": "γ ∝ √lr",
     "cosine_falling": "β falls at the end",
     "cosine_uncorrected": "no bias correction",
     "constant": "constant lr",
-    "constant_average": "constant lr, average",
-    "stagewise": "stagewise",
-    "stagewise_follow": "stagewise, γ follows",
+    "constant_staged": "constant lr, γ in stages (increasing β)",
+    "constant_average": "constant lr, polynomial average",
+    "stagewise": "stagewise lr",
+    "stagewise_follow": "stagewise lr, γ follows",
 }
 _STYLES = (("blue", "o"), ("vermillion", "s"), ("green", "D"), ("purple", "^"), ("black", "v"))
 
@@ -65,9 +66,9 @@ def text(interval: Interval | None) -> str:
 
 
 def table(findings: list[Finding]) -> str:
-    """Return the Markdown table of ratios."""
-    head = ["data", *TABLE.values()]
-    rows = [[task(one), *(text(ratio(one, method)) for method in TABLE)] for one in findings]
+    """Return the Markdown table of ratios: one row per method, one column per data set."""
+    head = ["relative to cosine with constant β", *map(task, findings)]
+    rows = [[label, *(text(ratio(one, method)) for one in findings)] for method, label in TABLE.items()]
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows))
 
 
@@ -102,7 +103,13 @@ def draw(findings: list[Finding], ink: str) -> object:
                     continue
                 look = {"color": style.HUES[hue][0], "marker": marker, "markersize": 5, "linewidth": 1.4}
                 axes.plot([found.low, found.high], [row + shift] * 2, color=look["color"], linewidth=1.4)
-                axes.plot([found.value], [row + shift], linestyle="none", **look, label=task(one) if row == 0 else None)
+                axes.plot(
+                    [found.value],
+                    [row + shift],
+                    linestyle="none",
+                    **look,
+                    label=task(one) if method == BASELINE else None,
+                )
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
@@ -119,13 +126,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    parser.add_argument("--png", action="store_true", help="write a PNG too")
     given = parser.parse_args()
     found = load.results(given.folders, "benchmarks/beta_study.py").findings
     order = [f"beta-study-{name}" for name in NAMES]
     findings = sorted((one for one in found if one.name in order), key=lambda one: order.index(one.name))
     print(table(findings), chosen(findings), sep="\n\n")
     (given.out / "beta-study.svg").write_text(style.standalone(style.svg(draw(findings, style.INK))))
-    (given.out / "beta-study.png").write_bytes(style.png(draw(findings, "black")))
+    if given.png:
+        (given.out / "beta-study.png").write_bytes(style.png(draw(findings, "black")))
 
 
 if __name__ == "__main__":
