@@ -93,7 +93,8 @@ class Box(_TensorFields):
         super().__post_init__()
         try:
             ok = all(is_real(x) or isinstance(x, Tensor) for x in (self.lo, self.hi))
-            ok = ok and bool(torch.all(torch.as_tensor(self.lo <= self.hi)))
+            ordered = self.lo <= self.hi
+            ok = ok and (bool(ordered.all()) if isinstance(ordered, Tensor) else ordered)
         except (RuntimeError, TypeError):  # shapes that do not broadcast, complex numbers
             ok = False
         rule = "must be numbers or tensors with lo <= hi"

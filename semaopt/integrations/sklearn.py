@@ -228,7 +228,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X, b, weight = X[keep], b[torch.from_numpy(keep)], weight[keep]
         if first:
             self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            self._parts_seen, self._prior_counts = 0, torch.zeros(2, b.shape[1], dtype=torch.float64)
+            self._parts_seen, self._prior_counts = 0, torch.zeros(2, b.shape[1], dtype=torch.float64, device="cpu")
             self.history_: list[dict[str, Any]] = []
             self._standardization(X, weight)
         elif not hasattr(self, "_parts_seen"):
@@ -484,13 +484,17 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def _isolated(self, generator: torch.Generator) -> Iterator[None]:
-        """Seed torch for your own module, which may draw numbers itself, and restore its state afterwards."""
-        if self.module is None:
-            yield
-            return
-        with torch.random.fork_rng():
-            torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
-            yield
+        """Compute on the CPU unless ``device`` says otherwise, whatever torch's default device is.
+
+        Seed torch for your own module, which may draw numbers itself, and restore its state afterwards.
+        """
+        with torch.device("cpu"):
+            if self.module is None:
+                yield
+                return
+            with torch.random.fork_rng():
+                torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
+                yield
 
     def _standardization(self, X: Array, weight: Array) -> None:
         self._mean, self._scale = np.zeros(X.shape[1]), np.ones(X.shape[1])

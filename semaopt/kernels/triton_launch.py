@@ -153,10 +153,10 @@ def chunks_of(sizes: Iterable[int], block: int) -> Tensor:
     >>> chunks_of([3, 0, 1], 2).tolist()
     [[0, 0], [0, 1], [2, 0]]
     """
-    counts = torch.tensor([-(-n // block) for n in sizes], dtype=torch.int64)
-    tensor = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    counts = torch.tensor([-(-n // block) for n in sizes], dtype=torch.int64, device="cpu")
+    tensor = torch.repeat_interleave(torch.arange(len(counts), device="cpu"), counts)
     first = (counts.cumsum(0) - counts)[tensor]
-    return torch.stack([tensor, torch.arange(len(tensor)) - first], 1)
+    return torch.stack([tensor, torch.arange(len(tensor), device="cpu") - first], 1)
 
 
 def _describe(t: Tensor | None) -> tuple[Any, ...] | None:
@@ -227,7 +227,7 @@ def _part(
     wide = torch.float64 if x_dtype == torch.float64 else torch.float32
     names = {name: getattr(tl, str(d).removeprefix("torch.")) for name, d in (("XT", x_dtype), ("AT", wide))}
     constants = {**names, "ST": getattr(tl, str(state).removeprefix("torch.")), "ALIGNED": aligned, "BLOCK": BLOCK}
-    table = torch.tensor(numbers, dtype=torch.int64)
+    table = torch.tensor(numbers, dtype=torch.int64, device="cpu")  # pinned memory is on the CPU
     return Part(members, device, constants, _upload(table, device), _upload(chunks_of(sizes, BLOCK), device))
 
 

@@ -189,7 +189,7 @@ class MeanAveragePrecision(RankingLoss):
         self.num_labels = columns
         p = None
         if prior is not None:
-            p = torch.as_tensor(prior, dtype=torch.float32).detach().reshape(-1)
+            p = torch.as_tensor(prior, dtype=torch.float32, device=options.get("device")).detach().reshape(-1)
             ok = p.numel() in (1, columns) and bool(((p > 0) & (p < 1)).all())
             require(ok, "prior", prior, "must lie in (0, 1)", "Pass the share of positives in the data, or None.")
             p = p.expand(columns).clone()

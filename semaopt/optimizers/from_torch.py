@@ -227,7 +227,7 @@ def _to_adam_state(group: dict[str, Any], x: Tensor, state: Mapping[str, Tensor]
                 f"to_torch: the weight of {name} is {weight:g}, and torch would divide by 1 - beta^t = {expected:g}: "
                 "beta has changed, and torch's Adam assumes that it was constant"
             )
-    converted = {"step": torch.tensor(t, dtype=torch.float32)}
+    converted = {"step": torch.tensor(t, dtype=torch.float32, device="cpu")}
     names = {"v": "exp_avg", "u": "exp_avg_sq", "u_max": "max_exp_avg_sq"}
     return {**converted, **{names[name]: state[name].to(x.dtype, copy=True) for name in names if name in state}}
 

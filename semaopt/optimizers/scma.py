@@ -168,7 +168,8 @@ class SCMA(SemaOptimizer):
             require(blocks is None, "index", index, f"this optimizer has {blocks} blocks", remedy)
             return None
         require(blocks is not None, "index", index, "this optimizer has one z", "construct it with blocks=n")
-        rows = torch.as_tensor(index)
+        # torch.as_tensor would move a tensor to the default device.
+        rows = index if isinstance(index, Tensor) else torch.as_tensor(index, device="cpu")
         ok = rows.dim() == 1 and (rows.numel() == 0 or rows.dtype in (torch.int64, torch.int32))
         remedy = "pass the blocks of the rows that inner() returns"
         require(ok, "index", index, "must be a vector of whole numbers", remedy)
