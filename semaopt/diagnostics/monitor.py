@@ -123,6 +123,15 @@ class Monitor:
         if self._iterates is not None:
             self._iterates.remove()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes for a copy, which has the history; an active monitor cannot be copied."""
+        if self._handles:
+            raise TypeError(
+                "An active monitor cannot be copied: it measures the parameters of its own optimizer. Copy it after "
+                "its with block, and create another monitor for the copied optimizer."
+            )
+        return self.__dict__
+
     def _before(self, *_: Any) -> None:
         if self.t % self.every != 0:
             return

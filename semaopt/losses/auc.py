@@ -33,8 +33,6 @@ class Saddle(NamedTuple):
 
 
 def _tensor(name: str, value: Any, kind: dict[str, Any]) -> Tensor:
-    if isinstance(value, Tensor):  # torch.as_tensor would move it to the default device
-        return value.detach().to(kind.get("device") or value.device, kind.get("dtype") or value.dtype)
     try:
         return torch.as_tensor(value, **kind).detach()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -160,13 +158,13 @@ class AUCMinMax(nn.Module):
         >>> semaopt.losses.AUCMinMax.from_labels([2, 0, 1, 0], num_classes=3).prior
         tensor([0.5000, 0.2500, 0.2500])
         """
-        b = _tensor("labels", labels, {} if isinstance(labels, Tensor) else {"device": "cpu"})
+        # Count where the labels are: torch.as_tensor would move them to the default device.
+        b = labels.detach() if isinstance(labels, Tensor) else _tensor("labels", labels, {"device": "cpu"})
         require(b.dim() > 0, "labels", labels, "must be a vector or a matrix", "Pass those of the training set.")
         if num_classes is not None:
             b = one_hot(b, num_classes, validate=True)
         require(b.numel() > 0, "labels", tuple(b.shape), "must not be empty", "Pass those of the training set.")
-        prior = count_priors(b)
-        return cls(prior if isinstance(labels, Tensor) else prior.tolist(), **options)
+        return cls(count_priors(b), **options)
 
     @classmethod
     def from_sampler(cls, sampler: Any, **options: Any) -> AUCMinMax:

@@ -107,11 +107,6 @@ def test_prior_of_labels(make):
     assert losses.AUCMinMax(0.25, surrogate="squared_hinge").projection == projections.Box(-1.0, float("inf"))
 
 
-def test_labels_on_the_cpu_keep_the_loss_there():
-    auc = losses.AUCMinMax.from_labels(torch.tensor([1.0, 0.0], device="cpu"))
-    assert auc.s.device.type == auc.prior.device.type == "cpu"
-
-
 def test_prior_of_average_precision():
     loss = losses.AveragePrecision(4, prior=0.25, device="cpu")
     scores, labels = on_cpu(4).requires_grad_(), torch.tensor([1, 0, 0, 1], device="cpu")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
+import random
 
 import pytest
 import torch
 from torch import nn
+from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import semaopt
@@ -91,6 +93,56 @@ def test_a_copy_of_finished_stages_refuses_a_further_step(clone):
         twin.step()
     copied.remove()
     twin.step()
+
+
+def test_an_active_monitor_cannot_be_copied():
+    """A copy would be attached to nothing, and would go on to show the old numbers."""
+    x = parameter()
+    optimizer = semaopt.ASA([x])
+    with Monitor(optimizer, every=1) as monitor:
+        advance(x, optimizer, range(2))
+        with pytest.raises(TypeError, match=r"An active monitor cannot be copied.*create another monitor"):
+            copy.deepcopy((optimizer, monitor))
+    assert len(copy.deepcopy(monitor).history) == 2
+
+
+LEAVES = (
+    lambda opt: CosineAnnealingLR(opt, 7),
+    lambda opt: lr_scheduler.ExponentialLR(opt, 0.8),
+    lambda opt: lr_scheduler.StepLR(opt, 3, 0.5),
+    lambda opt: lr_scheduler.LinearLR(opt, 0.1, total_iters=4),
+    lambda opt: lr_scheduler.ConstantLR(opt, 0.5, total_iters=3),
+    lambda opt: lr_scheduler.CosineAnnealingWarmRestarts(opt, 4),
+)
+
+
+def nest(optimizer, wrap, numbers, depth=0):
+    """A random tree of sequences and chains; torch cannot start a chain in the middle of a sequence."""
+    kind = numbers.choice(["leaf", "sequence", "chain"] if depth < 2 else ["leaf"])
+    if kind == "leaf":
+        return wrap(numbers.choice(LEAVES)(optimizer))
+    parts = [nest(optimizer, wrap, numbers, depth + 1)]
+    parts.append(wrap(numbers.choice(LEAVES)(optimizer)))
+    if kind == "chain":
+        return lr_scheduler.ChainedScheduler(parts)
+    return lr_scheduler.SequentialLR(optimizer, parts, [numbers.choice([3, 5])])
+
+
+@pytest.mark.filterwarnings(r"ignore:Detected call of `lr_scheduler\.step\(\)` before:UserWarning")
+@pytest.mark.parametrize("seed", range(20))
+def test_nests_of_followed_schedulers(seed):
+    """lr is that of the same nest without Follow, and gamma is proportional to it in every step."""
+    rates = []
+    for wrap in (lambda schedule: schedule, Follow):
+        optimizer, seen = semaopt.ASA([parameter()], lr=0.1, beta=0.9), []
+        schedule = nest(optimizer, wrap, random.Random(seed))
+        for _ in range(12):
+            optimizer.step()
+            seen.append((optimizer.param_groups[0]["lr"], 1 - optimizer.param_groups[0]["beta"]))
+            schedule.step()
+        rates.append(seen)
+    assert [lr for lr, _ in rates[0]] == [lr for lr, _ in rates[1]]
+    assert [gamma for _, gamma in rates[1]] == pytest.approx([lr for lr, _ in rates[1]])  # gamma_0 = lr_0
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
