@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from semaopt.experiments.report import style
 from semaopt.experiments.results.model import Finding
@@ -111,8 +111,9 @@ def draw(findings: list[Finding], ink: str) -> object:
                     label=task(one) if method == BASELINE else None,
                 )
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_yticks(range(len(FIGURE)), [style.plain(label) for label in FIGURE.values()])
         axes.set_ylim(-0.6, len(FIGURE) - 0.4)
         axes.set_xlabel("final test loss relative to the lr decay alone (cosine); left is better")
