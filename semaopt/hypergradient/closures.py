@@ -8,7 +8,7 @@ Only products are formed, never a matrix. The graph of g_y is built once per sam
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -217,12 +217,22 @@ class Oracles:
     @contextmanager
     def lower_at(self, values: Sequence[Tensor]) -> Iterator[None]:
         """Give the lower parameters other values inside this context."""
-        before = [y.detach().clone() for y in self.lower]
+        with self.at(self.upper, values):
+            yield
+
+    @contextmanager
+    def at(self, upper: Sequence[Tensor], lower: Sequence[Tensor]) -> Iterator[None]:
+        """Give the parameters of both levels other values inside this context."""
+        pairs = [
+            (x, x.detach().clone(), value)
+            for x, value in zip((*self.upper, *self.lower), (*upper, *lower), strict=True)
+            if x is not value
+        ]
         try:
-            _assign(self.lower, values)
+            _assign((x, value) for x, _, value in pairs)
             yield
         finally:
-            _assign(self.lower, before)
+            _assign((x, before) for x, before, _ in pairs)
 
     def draw(self, *, mixed: bool = False) -> Sample:
         """Call ``inner`` once. Without ``mixed`` the graph does not reach x, which is cheaper."""
@@ -333,10 +343,10 @@ def combine(terms: Sequence[tuple[float, Tensor | None]]) -> Tensor | None:
     return sum(known[1:], known[0]) if known else None
 
 
-def _assign(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+def _assign(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
     """Copy values into parameters."""
     with torch.no_grad():
-        for parameter, value in zip(parameters, values, strict=True):
+        for parameter, value in pairs:
             parameter.copy_(value)
 
 

@@ -44,6 +44,8 @@ class BilevelOptimizer(SemaOptimizer):
     initial: ClassVar[dict[str, Any]] = {"t": 0, "bound": None, "first_loss": None, "first_norm": None}
     #: Names of the tensors that the method itself, not its inverse, keeps per lower parameter.
     lower_buffers: ClassVar[tuple[str, ...]] = ()
+    #: Names of the tensors that the method keeps per upper parameter, apart from averages.
+    upper_buffers: ClassVar[tuple[str, ...]] = ()
     #: The inverse that ``inverse=None`` stands for.
     default_inverse: ClassVar[type[Any]] = inverses.TrackedSystem
 
@@ -131,12 +133,10 @@ class BilevelOptimizer(SemaOptimizer):
         for name, closure in (("outer", outer), ("inner", inner)):
             if not callable(closure):
                 raise TypeError(f"{name}={closure!r}: step(outer, inner) takes two functions that return a loss")
-        for group in self._of("lower"):
-            for y in group["params"]:
-                if (
-                    self.state.get(y) and self.state[y]["step"] == 0
-                ):  # zeros that torch.distributed.checkpoint asked for
-                    self.state[y].clear()
+        if self.algorithm_state["t"] == 0:
+            for state in self.state.values():  # zeros that torch.distributed.checkpoint asked for
+                if state["step"] == 0:
+                    state.clear()
         xs: dict[str, list[Tensor]] = {"upper": [], "lower": []}
         decay: list[float] = []
         for group in self.param_groups:
@@ -183,8 +183,8 @@ class BilevelOptimizer(SemaOptimizer):
 
     def _init_state(self, group: dict[str, Any], i: int, x: Tensor) -> None:
         super()._init_state(group, i, x)
-        if group["role"] == "lower":
-            self.state[x].update(zero_state(x, (*getattr(self.inverse, "buffers", ()), *self.lower_buffers)))
+        lower = (*getattr(self.inverse, "buffers", ()), *self.lower_buffers)
+        self.state[x].update(zero_state(x, lower if group["role"] == "lower" else self.upper_buffers))
 
     def _memory(self) -> Memory:
         groups = self._of("lower")

@@ -129,14 +129,15 @@ def minmax(kind: Callable[..., Optimizer], lacks: tuple[str, ...] = (), **option
 
 
 def bilevel(optimizer: Optimizer, problem: Problem, k: int) -> None:
-    """Run one step of a bilevel method with two closures; each call draws a new sample of step k."""
+    """Run one step of a bilevel method with two closures; each call draws a new sample of step k, or sample i."""
     calls = iter(range(1000 * k, 1000 * (k + 1)))
 
-    def outer() -> Tensor:
-        return problem.minimize(k) + 0.1 * sum(y.square().sum() for y in problem.others)
+    def outer(i: int = k) -> Tensor:
+        return problem.minimize(i) + 0.1 * sum(y.square().sum() for y in problem.others)
 
-    def inner() -> Tensor:
-        call, means = next(calls), sum(x.mean() for x in problem.xs if x.requires_grad and x.numel())
+    def inner(i: int | None = None) -> Tensor:
+        call = next(calls) if i is None else i
+        means = sum(x.mean() for x in problem.xs if x.requires_grad and x.numel())
         terms = []
         for i, y in enumerate(problem.others):
             weight, centre = problem.sample(y, 10 + i, call)
@@ -199,6 +200,10 @@ METHODS = [
     two_levels(semaopt.baselines.StocBiO, lacks=(*PLAIN, "weight_decay"), lower_steps=2),
     two_levels(semaopt.baselines.SOBA, lacks=(*PLAIN, "weight_decay")),
     two_levels(semaopt.baselines.AmIGO, lacks=(*PLAIN, "weight_decay"), lower_steps=2, system_steps=3),
+    two_levels(semaopt.baselines.SABA, lacks=(*PLAIN, "weight_decay"), samples=(4, 3)),
+    two_levels(semaopt.baselines.SUSTAIN, lacks=(*PLAIN, "weight_decay"), samples=(20, 30)),
+    two_levels(semaopt.baselines.MRBO, lacks=(*PLAIN, "weight_decay"), samples=(20, 30)),
+    two_levels(semaopt.baselines.FSLA, lacks=(*PLAIN, "weight_decay"), samples=(20, 30)),
     two_levels(semaopt.baselines.F2SA, lacks=(*PLAIN, "weight_decay"), penalty=5.0, penalty_growth=0.1),
     two_levels(semaopt.baselines.BOME, lacks=(*PLAIN, "weight_decay"), lower_steps=3),
     Method("SCMA", scma, compose, lacks=dict.fromkeys(CLOSURES, "takes two closures, has its own tests")),
