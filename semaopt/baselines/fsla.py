@@ -96,9 +96,8 @@ class FSLA(BilevelOptimizer):
             memory = self._memory()
             with torch.enable_grad():
                 loss, _, f_y = oracles.f()
-                last_w = [
-                    state.get("w", torch.zeros_like(part)) for state, part in zip(memory.states, f_y, strict=True)
-                ]
+                zeros = [torch.zeros_like(part) for part in f_y]
+                last_w = [state.get("w", zero) for state, zero in zip(memory.states, zeros, strict=True)]
                 products = oracles.draw().hessian(last_w)
             pieces = zip(last_w, products, f_y, memory.rates, strict=True)
             w = [part - (h - b) * (rate * delta) for part, h, b, rate in pieces]
