@@ -514,16 +514,16 @@ def test_an_exploding_lower_variable_is_an_error_before_x_moves(kind, bounded):
     x, y = torch.nn.Parameter(torch.tensor([1.0])), torch.nn.Parameter(torch.tensor([0.0]))
     options = {"inverse": Neumann(1, bound=1.0)} if "inverse" in signature(kind).parameters else {}
     options |= {"system_lr": 0.5} if "system_lr" in signature(kind).parameters else {}
-    options |= {"size": 1} if "size" in signature(kind).parameters else {}
+    options |= {"samples": (1, 1)} if "samples" in signature(kind).parameters else {}
     optimizer, states = kind([x], [y], lr=1e-30, lower_lr=30.0, **options), []
 
-    def outer():
+    def outer(i=0):
         return (y.sin() if bounded else y.square()).sum() / 2 + x.sum()
 
     def run():
         for _ in range(40):
             states.append([x.item(), y.item(), optimizer.algorithm_state["t"]])
-            optimizer.step(outer, lambda: (y - x).square().sum() / 2)
+            optimizer.step(outer, lambda i=0: (y - x).square().sum() / 2)
 
     with pytest.raises(RuntimeError, match=r"the lower variable diverges; nothing was changed\. Use a smaller lower"):
         run()
