@@ -23,6 +23,10 @@ class NonFiniteError(RuntimeError):
     """NaN or Inf in the input of a step, raised before the step changes anything."""
 
 
+class DivergenceError(RuntimeError):
+    """A variable or a series that diverges, raised before the step changes anything."""
+
+
 def require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None:
     """Raise ``ValueError`` unless ``ok``.
 

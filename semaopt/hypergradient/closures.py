@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from semaopt._validation import NonFiniteError
+from semaopt._validation import DivergenceError, NonFiniteError
 from semaopt.estimator import NARROW, state_dtype
 from semaopt.hypergradient.linalg import Vector, average, axpy, full_precision
 
@@ -198,7 +198,7 @@ class Oracles:
         if not math.isfinite(value):
             raise NonFiniteError(f"outer() returned {value.item()}; nothing was changed. Use a smaller lr or lower_lr.")
         if self._first_loss is not None and abs(value) > EXPLOSION * max(1.0, abs(self._first_loss)):
-            raise RuntimeError(
+            raise DivergenceError(
                 f"outer() returned {value.item():g}, after {self._first_loss:g} in the first step: the lower variable "
                 "diverges; nothing was changed. Use a smaller lower_lr (below 2/|g_yy|), or lower_weight_decay if "
                 "inner() is not convex."

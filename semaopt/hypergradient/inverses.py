@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from semaopt import _serialization, projections
-from semaopt._validation import is_real, require, validate_integer_field
+from semaopt._validation import DivergenceError, is_real, require, validate_integer_field
 from semaopt.hypergradient.closures import Oracles, Partial, combine
 from semaopt.hypergradient.linalg import (
     Vector,
@@ -139,11 +139,11 @@ class _Series:
             "was changed."
         )
         if least < 0:
-            raise RuntimeError(
+            raise DivergenceError(
                 f"{grew} inner() has curvature {least:g} along that product, so it is not convex in the lower "
                 "parameters: regularize it (lower_weight_decay)."
             )
-        raise RuntimeError(
+        raise DivergenceError(
             f"{grew} inner() has curvature {seen:g}: pass a bound of at least that, or None to measure it. If the "
             "bound is larger already, inner() is not convex in the lower parameters: regularize it."
         )

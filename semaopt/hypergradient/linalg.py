@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from semaopt._validation import NonFiniteError, require
+from semaopt._validation import DivergenceError, NonFiniteError, require
 from semaopt.estimator import state_dtype
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def contracted_matrix(h: Tensor, factors: Sequence[Tensor], C: float) -> Tensor:
             require_convex(factor, C)
             h = h - factor @ h / C
     if not torch.isfinite(h).all():
-        raise RuntimeError(
+        raise DivergenceError(
             f"bound={C:g}: a product of {len(factors)} factors I - O_gyy/bound overflows. Pass a larger bound."
         )
     return h
@@ -198,13 +198,13 @@ def require_convex(hessian: Tensor, C: float = math.inf) -> None:
     values = torch.linalg.eigvalsh(hessian)
     least, largest = values[0].item(), values.abs().max().item()
     if least < -math.sqrt(torch.finfo(hessian.dtype).eps) * largest:
-        raise RuntimeError(
+        raise DivergenceError(
             f"inner() has curvature {least:g}, so it is not convex in the lower parameters, and the Neumann series "
             "does not converge; nothing was changed. Regularize inner() (lower_weight_decay), or use SMB, whose "
             "TrackedSystem tolerates negative curvature."
         )
     if largest > 2 * C:
-        raise RuntimeError(
+        raise DivergenceError(
             f"bound={C:g}: inner() has curvature {largest:g}, and above twice the bound the Neumann series diverges; "
             f"nothing was changed. Pass a bound of at least {largest:.3g}, or None to measure it."
         )

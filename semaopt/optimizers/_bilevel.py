@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from semaopt import projections
-from semaopt._validation import require, validate_rate
+from semaopt._validation import DivergenceError, require, validate_rate
 from semaopt.estimator import Rate, scalar
 from semaopt.hypergradient import inverses
 from semaopt.hypergradient.closures import EXPLOSION, Closure, Oracles
@@ -161,7 +161,7 @@ class BilevelOptimizer(SemaOptimizer):
         known, now = self.algorithm_state["first_norm"], norm(ys)
         first = first if known is None else known
         if first is not None and now > EXPLOSION * max(1.0, first):
-            raise RuntimeError(
+            raise DivergenceError(
                 f"the lower variable has norm {now:g}, after {first:g} before the first step: the lower variable "
                 "diverges; nothing was changed. Use a smaller lower_lr (below 2/|g_yy|), or lower_weight_decay if "
                 "inner() is not convex."

@@ -4,13 +4,16 @@ Each problem has an upper parameter, a lower parameter, closures for optimizers,
 
 .. math:: \Phi(x) = f(x, y^*(x)), \qquad \nabla\Phi(x) = f_x - g_{xy}\,[g_{yy}]^{-1} f_y \quad\text{at } y^*(x)
 
-on all data: y*(x) by L-BFGS, the linear system by conjugate gradients, both in float64.
+on all data, in float64: y*(x) and the linear system by Newton's method for the small problem, by L-BFGS and conjugate
+gradients for the large one. Samples are the batches of a fixed partition, so that they have numbers.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import cached_property
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -21,16 +24,22 @@ from semaopt.hypergradient.closures import Oracles
 from semaopt.hypergradient.inverses import CG, Memory
 
 Data = tuple[Tensor, Tensor]
+_ALL = slice(None)
+#: The largest number of lower variables whose Hessian is formed.
+NEWTON = 500
 
 
 class FiniteSumBilevel(ABC):
     """A bilevel problem whose two objectives are means over data sets.
 
+    The rows of both sets are shuffled once and split into batches of nearly equal size. The loss of a batch is weighted
+    such that the mean over all batches is the objective on all data.
+
     Args:
         lower_data, upper_data: the examples and labels of g and of f.
         upper, lower: the start of x and of y.
-        batch: the number of examples in a sample.
-        seed: seed of the order of the batches.
+        batch: the largest number of examples in a sample.
+        seed: seed of the order of the rows and of the batches.
     """
 
     def __init__(
@@ -38,44 +47,76 @@ class FiniteSumBilevel(ABC):
     ) -> None:
         smallest = min(len(lower_data[1]), len(upper_data[1]))
         require(1 <= batch <= smallest, "batch", batch, f"must lie in 1..{smallest}", "try 64")
-        self.lower_data, self.upper_data = lower_data, upper_data
-        self.upper, self.lower = Parameter(upper), Parameter(lower)
-        self.batch = batch
         generator = torch.Generator().manual_seed(seed)
-        self._lower_batches = batches(len(lower_data[1]), batch, generator)
-        self._upper_batches = batches(len(upper_data[1]), batch, generator)
+        #: The rows of the given data, in the order in which this problem keeps them.
+        self.lower_order, self.upper_order = (
+            torch.randperm(len(b), generator=generator, device="cpu") for _, b in (lower_data, upper_data)
+        )
+        self.lower_data = lower_data[0][self.lower_order], lower_data[1][self.lower_order]
+        self.upper_data = upper_data[0][self.upper_order], upper_data[1][self.upper_order]
+        self.upper, self.lower = Parameter(upper), Parameter(lower)
+        self._upper_batches, self._lower_batches = (partition(len(b), batch) for _, b in (upper_data, lower_data))
+        self._upper_numbers, self._lower_numbers = (epochs(n, generator) for n in self.samples)
+
+    @property
+    def samples(self) -> tuple[int, int]:
+        """The numbers of batches of f and of g."""
+        return len(self._upper_batches), len(self._lower_batches)
 
     @abstractmethod
-    def f(self, upper: Tensor, lower: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        """Return the mean upper loss on examples a with labels b."""
+    def f_losses(self, lower: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """Return the upper loss of each of the examples a with labels b."""
 
     @abstractmethod
-    def g(self, upper: Tensor, lower: Tensor, a: Tensor, b: Tensor, index: Tensor | None) -> Tensor:
-        """Return the regularized mean lower loss on examples a with labels b and positions ``index`` (None: all)."""
+    def g_losses(self, upper: Tensor, lower: Tensor, a: Tensor, b: Tensor, rows: slice) -> Tensor:
+        """Return the lower loss of each of the examples a with labels b, which are these rows of the lower data."""
 
-    def outer(self) -> Tensor:
-        """Return f on a fresh batch."""
-        index = next(self._upper_batches)
+    @abstractmethod
+    def penalty(self, upper: Tensor, lower: Tensor) -> Tensor:
+        """Return the regularizer of g."""
+
+    def hessian(self, upper: Tensor, lower: Tensor, a: Tensor, b: Tensor) -> Tensor | None:
+        """Return g_yy on all data as a matrix; None if it is too large."""
+        return None
+
+    def outer(self, i: int | None = None) -> Tensor:
+        """Return f on batch i, by default on the next one of a shuffled epoch."""
+        rows = self._upper_batches[next(self._upper_numbers) if i is None else i]
         a, b = self.upper_data
-        return self.f(self.upper, self.lower, a[index], b[index])
+        return self.f_losses(self.lower, a[rows], b[rows]).sum() * (self.samples[0] / len(b))
 
-    def inner(self) -> Tensor:
-        """Return g on a fresh batch."""
-        index = next(self._lower_batches)
+    def inner(self, i: int | None = None) -> Tensor:
+        """Return g on batch i, by default on the next one of a shuffled epoch."""
+        rows = self._lower_batches[next(self._lower_numbers) if i is None else i]
         a, b = self.lower_data
-        return self.g(self.upper, self.lower, a[index], b[index], index)
+        losses = self.g_losses(self.upper, self.lower, a[rows], b[rows], rows)
+        return losses.sum() * (self.samples[1] / len(b)) + self.penalty(self.upper, self.lower)
 
-    def solve_lower(self, tolerance: float = 1e-8) -> Tensor:
-        """Return y*(x) at the current x in float64, by L-BFGS from the current y on all data."""
-        a, b = _double(self.lower_data)
+    def f(self, upper: Tensor, lower: Tensor) -> Tensor:
+        """Return f on all data, in float64."""
+        return self.f_losses(lower, *self._double[1]).mean()
+
+    def g(self, upper: Tensor, lower: Tensor) -> Tensor:
+        """Return g on all data, in float64."""
+        return self.g_losses(upper, lower, *self._double[0], _ALL).mean() + self.penalty(upper, lower)
+
+    @cached_property
+    def _double(self) -> tuple[Data, Data]:
+        """Both data sets with examples in float64."""
+        return (self.lower_data[0].double(), self.lower_data[1]), (self.upper_data[0].double(), self.upper_data[1])
+
+    def solve_lower(self, tolerance: float = 1e-10) -> Tensor:
+        """Return y*(x) at the current x in float64, from the current y on all data."""
         x, y = self.upper.detach().double(), Parameter(self.lower.detach().double())
+        if self.hessian(x, y, *self._double[0]) is not None:
+            return self._newton(x, y, tolerance)
         solver = torch.optim.LBFGS(
             [y], max_iter=1000, tolerance_grad=tolerance, tolerance_change=0.0, line_search_fn="strong_wolfe"
         )
 
         def closure() -> Tensor:
             solver.zero_grad()
-            loss = self.g(x, y, a, b, None)
+            loss = self.g(x, y)
             loss.backward()  # type: ignore[no-untyped-call]
             return loss
 
@@ -83,14 +124,36 @@ class FiniteSumBilevel(ABC):
             solver.step(closure)  # type: ignore[no-untyped-call]
         return y.detach()
 
-    def value(self) -> tuple[float, Tensor]:
-        """Return Phi(x) and its gradient at the current x."""
-        x, y = Parameter(self.upper.detach().double()), Parameter(self.solve_lower())
-        lower, upper = _double(self.lower_data), _double(self.upper_data)
-        oracles = Oracles(lambda: self.f(x, y, *upper), lambda: self.g(x, y, *lower, None), [x], [y])
+    def _newton(self, x: Tensor, y: Tensor, tolerance: float) -> Tensor:
+        """Minimize g by Newton steps, halved until g decreases, up to rounding."""
+        for _ in range(100):
+            with torch.enable_grad():
+                value = self.g(x, y)
+                (g_y,) = torch.autograd.grad(value, y)
+            if g_y.abs().max() <= tolerance:
+                break
+            with torch.no_grad():
+                step = torch.linalg.solve(self.hessian(x, y, *self._double[0]), g_y)
+                start, length = y.clone(), 1.0
+                while length > 1e-8 and not self.g(x, y.copy_(start - length * step)) <= value * (1 + 1e-12):
+                    length /= 2
+        return y.detach()
+
+    def value(self, tolerance: float = 1e-10) -> tuple[float, Tensor]:
+        """Return Phi(x) and its gradient at the current x.
+
+        Args:
+            tolerance: the largest entry of g_y at y*(x), and the relative residual of the linear system.
+        """
+        x, y = Parameter(self.upper.detach().double()), Parameter(self.solve_lower(tolerance))
+        oracles = Oracles(lambda: self.f(x, y), lambda: self.g(x, y), [x], [y])
         with torch.enable_grad():
             value, (f_x,), f_y = oracles.f()
-            _, (implicit,) = CG(steps=1000, tolerance=1e-10)(oracles, f_y, Memory())
+            matrix = self.hessian(x.detach(), y.detach(), *self._double[0])
+            if matrix is None:
+                _, (implicit,) = CG(steps=1000, tolerance=tolerance)(oracles, f_y, Memory())
+            else:
+                (implicit,) = oracles.draw(mixed=True).mixed([torch.linalg.solve(matrix, f_y[0])])
         gradient = torch.zeros_like(x) if f_x is None else f_x
         return value.item(), gradient if implicit is None else gradient - implicit
 
@@ -106,8 +169,8 @@ class RegularizationSelection(FiniteSumBilevel):
 
     Args:
         train, test: the examples and labels (-1 or 1) of g and of f.
-        batch: the number of examples in a sample.
-        seed: seed of the start and of the order of the batches.
+        batch: the largest number of examples in a sample.
+        seed: seed of the start and of the order of the rows.
 
     >>> a, b = torch.randn(50, 3), torch.tensor([1.0, -1.0]).repeat(25)
     >>> problem = semaopt.problems.RegularizationSelection((a, b), (a, b), batch=10)
@@ -125,11 +188,20 @@ class RegularizationSelection(FiniteSumBilevel):
         x = torch.rand(d, generator=generator, dtype=torch.float64, device="cpu").log()
         super().__init__(train, test, x.to(train[0]), y.to(train[0]), batch=batch, seed=seed)
 
-    def f(self, upper: Tensor, lower: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        return functional.softplus(-b.to(a.dtype) * (a @ lower)).mean()
+    def f_losses(self, lower: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return functional.softplus(-b.to(a.dtype) * (a @ lower))
 
-    def g(self, upper: Tensor, lower: Tensor, a: Tensor, b: Tensor, index: Tensor | None) -> Tensor:
-        return functional.softplus(-b.to(a.dtype) * (a @ lower)).mean() + (upper.exp() * lower.square()).sum() / 2
+    def g_losses(self, upper: Tensor, lower: Tensor, a: Tensor, b: Tensor, rows: slice) -> Tensor:
+        return self.f_losses(lower, a, b)
+
+    def penalty(self, upper: Tensor, lower: Tensor) -> Tensor:
+        return (upper.exp() * lower.square()).sum() / 2
+
+    def hessian(self, upper: Tensor, lower: Tensor, a: Tensor, b: Tensor) -> Tensor | None:
+        if len(lower) > NEWTON:
+            return None
+        p = torch.sigmoid(a @ lower)
+        return a.T @ (a * (p * (1 - p) / len(b))[:, None]) + upper.exp().diag()
 
 
 class SoftmaxCleaning(FiniteSumBilevel):
@@ -145,8 +217,8 @@ class SoftmaxCleaning(FiniteSumBilevel):
         train, valid, test: features and labels 0..K-1 of g, of f, and for :meth:`error`.
         corruption: the fraction of training labels that is replaced.
         ridge: r.
-        batch: the number of examples in a sample.
-        seed: seed of the replaced labels and of the order of the batches.
+        batch: the largest number of examples in a sample.
+        seed: seed of the replaced labels and of the order of the rows.
     """
 
     def __init__(
@@ -163,12 +235,12 @@ class SoftmaxCleaning(FiniteSumBilevel):
         require(0 <= corruption < 1, "corruption", corruption, "must lie in [0, 1)", "try 0.5")
         generator, (a, b) = torch.Generator().manual_seed(seed), train
         classes = int(b.max()) + 1
-        self.corrupted = torch.rand(len(b), generator=generator, device="cpu") < corruption
+        corrupted = torch.rand(len(b), generator=generator, device="cpu") < corruption
         random = torch.randint(classes, (len(b),), generator=generator, device="cpu")
         mean, deviation = a.mean(0), a.std(0, correction=0)
         deviation = torch.where(deviation > 0, deviation, torch.ones_like(deviation))
         self.ridge, self.test = ridge, ((test[0] - mean) / deviation, test[1])
-        noisy = torch.where(self.corrupted.to(b.device), random.to(b), b)
+        noisy = torch.where(corrupted.to(b.device), random.to(b), b)
         super().__init__(
             ((a - mean) / deviation, noisy),
             ((valid[0] - mean) / deviation, valid[1]),
@@ -177,14 +249,17 @@ class SoftmaxCleaning(FiniteSumBilevel):
             batch=batch,
             seed=seed,
         )
+        #: Which rows of ``lower_data`` have a random label.
+        self.corrupted = corrupted[self.lower_order]
 
-    def f(self, upper: Tensor, lower: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        return functional.cross_entropy(a @ lower, b)
+    def f_losses(self, lower: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return functional.cross_entropy(a @ lower, b, reduction="none")
 
-    def g(self, upper: Tensor, lower: Tensor, a: Tensor, b: Tensor, index: Tensor | None) -> Tensor:
-        weights = (upper if index is None else upper[index]).sigmoid()
-        losses = functional.cross_entropy(a @ lower, b, reduction="none")
-        return (weights * losses).mean() + self.ridge * lower.square().sum()
+    def g_losses(self, upper: Tensor, lower: Tensor, a: Tensor, b: Tensor, rows: slice) -> Tensor:
+        return upper[rows].sigmoid() * self.f_losses(lower, a, b)
+
+    def penalty(self, upper: Tensor, lower: Tensor) -> Tensor:
+        return self.ridge * lower.square().sum()
 
     @torch.no_grad()
     def error(self) -> float:
@@ -193,13 +268,14 @@ class SoftmaxCleaning(FiniteSumBilevel):
         return float(((a @ self.lower).argmax(1) != b).double().mean())
 
 
-def batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield the indices of the batches of endless shuffled epochs, without incomplete last batches."""
+def partition(n: int, size: int) -> list[slice]:
+    """Split n rows into the fewest parts of at most ``size`` rows whose sizes differ by at most 1."""
+    count = -(-n // size)
+    ends = [n * k // count for k in range(count + 1)]
+    return [slice(start, end) for start, end in pairwise(ends)]
+
+
+def epochs(n: int, generator: torch.Generator) -> Iterator[int]:
+    """Yield the numbers 0..n-1 in endless shuffled epochs."""
     while True:
-        order = torch.randperm(n, generator=generator, device="cpu")
-        yield from torch.split(order[: n - n % size], size)
-
-
-def _double(data: Data) -> Data:
-    """Return the data with examples in float64."""
-    return data[0].double(), data[1]
+        yield from torch.randperm(n, generator=generator, device="cpu").tolist()

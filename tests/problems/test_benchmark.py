@@ -6,7 +6,7 @@ import torch
 import semaopt
 from semaopt.hypergradient import CG, Exact, Neumann, NeumannSeries, TrackedSystem, count_calls
 from semaopt.hypergradient.inverses import uniform
-from semaopt.problems import RegularizationSelection, SoftmaxCleaning
+from semaopt.problems import RegularizationSelection, SoftmaxCleaning, benchmark
 
 
 def examples(n, d, seed):
@@ -48,19 +48,26 @@ def test_the_lower_solution_is_stationary_and_the_value_is_f_there(make):
     problem = make()
     y = problem.solve_lower().requires_grad_()
     x = problem.upper.detach().double()
-    a, b = problem.lower_data
-    (g_y,) = torch.autograd.grad(problem.g(x, y, a.double(), b, None), y)
+    (g_y,) = torch.autograd.grad(problem.g(x, y), y)
     assert g_y.abs().max() < 1e-7
-    a, b = problem.upper_data
-    assert problem.value()[0] == pytest.approx(problem.f(x, y, a.double(), b).item())
+    assert problem.value()[0] == pytest.approx(problem.f(x, y).item())
+
+
+def test_newton_and_lbfgs_agree(monkeypatch):
+    problem = regularization()
+    value, gradient = problem.value()
+    monkeypatch.setattr(benchmark, "NEWTON", 0)
+    slow_value, slow_gradient = problem.value()
+    assert slow_value == pytest.approx(value, rel=1e-8)
+    torch.testing.assert_close(slow_gradient, gradient, rtol=1e-5, atol=1e-8)
 
 
 def test_regularization_selection_as_stated():
     problem = regularization()
-    y, x = problem.lower.detach(), problem.upper.detach()
+    y, x = problem.lower.detach().double(), problem.upper.detach().double()
     a, b = problem.lower_data
-    by_hand = torch.log(1 + torch.exp(-b * (a @ y))).mean() + 0.5 * (torch.exp(x) * y**2).sum()
-    torch.testing.assert_close(problem.g(x, y, a, b, None), by_hand)
+    by_hand = torch.log(1 + torch.exp(-b * (a.double() @ y))).mean() + 0.5 * (torch.exp(x) * y**2).sum()
+    torch.testing.assert_close(problem.g(x, y), by_hand)
     assert (x < 0).all(), "logarithms of numbers below 1"
     assert torch.equal(regularization(seed=1).upper, regularization(seed=1).upper)
     assert not torch.equal(regularization(seed=1).upper, regularization(seed=2).upper)
@@ -71,32 +78,39 @@ def test_regularization_selection_as_stated():
 def test_cleaning_as_stated():
     problem = cleaning(corruption=0.5, seed=3)
     a, b = problem.lower_data
-    clean = cleaning(corruption=0.0).lower_data[1]
+    clean = cleaning(corruption=0.0, seed=3).lower_data[1]
     assert torch.equal(b[~problem.corrupted], clean[~problem.corrupted])
     assert 0.3 < problem.corrupted.double().mean() < 0.7
     assert not torch.equal(b, clean)
     torch.testing.assert_close(a.mean(0), torch.zeros(4), atol=1e-5, rtol=0)
     torch.testing.assert_close(a.std(0, correction=0), torch.ones(4))
     assert problem.upper.unique().tolist() == [-2.0]
-    y = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
-    losses = torch.nn.functional.cross_entropy(a @ y, b, reduction="none")
+    y = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    losses = torch.nn.functional.cross_entropy(a.double() @ y, b, reduction="none")
     by_hand = (torch.sigmoid(torch.tensor(-2.0)) * losses).mean() + 0.2 * y.square().sum()
-    torch.testing.assert_close(problem.g(problem.upper, y, a, b, None), by_hand)
+    torch.testing.assert_close(problem.g(problem.upper.double(), y), by_hand)
     with pytest.raises(ValueError, match=r"corruption=1\.0 is invalid: it must lie in \[0, 1\)"):
         cleaning(corruption=1.0)
     with pytest.raises(ValueError, match=r"batch=61 is invalid: it must lie in 1\.\.60"):
         cleaning(batch=61)
 
 
+@pytest.mark.parametrize("batch", [20, 17])
 @pytest.mark.parametrize("make", [regularization, cleaning])
-def test_batches_average_to_the_whole(make):
-    problem = make()
-    n = len(problem.lower_data[1]) // 20
+def test_batches_average_to_the_whole(make, batch):
+    problem = make(batch=batch)
+    upper, lower = problem.upper.detach().double(), problem.lower.detach().double()
     with torch.no_grad():
-        mean = sum(problem.inner() for _ in range(n)) / n
-        torch.testing.assert_close(mean, problem.g(problem.upper, problem.lower, *problem.lower_data, None))
-        mean = sum(problem.outer() for _ in range(60)) / 60
-    assert mean == pytest.approx(problem.f(problem.upper, problem.lower, *problem.upper_data).item(), rel=0.1)
+        for closure, whole, n in zip(
+            (problem.outer, problem.inner), (problem.f, problem.g), problem.samples, strict=True
+        ):
+            numbered = [closure(i).item() for i in range(n)]
+            epoch = [closure().item() for _ in range(n)]
+            assert sorted(epoch) == sorted(numbered), "an epoch has every batch once"
+            assert sum(numbered) / n == pytest.approx(whole(upper, lower).item(), rel=1e-5)
+    sizes = [len(problem.lower_data[1][rows]) for rows in problem._lower_batches]
+    assert max(sizes) <= batch
+    assert max(sizes) - min(sizes) <= 1
 
 
 def test_smb_lowers_the_value_function_and_the_error():

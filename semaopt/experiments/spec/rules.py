@@ -151,7 +151,8 @@ def _method(spec: Spec, method: Method, place: str) -> Iterator[str]:
     info, objective = algorithms.find(method.algorithm), objectives.find(spec.loss)
     if not objective.admits(info):
         fitting = [name for name in algorithms.NAMES if objective.admits(algorithms.find(name))]
-        text = f"{place}.algorithm={method.algorithm!r} is for {info.problem} problems"
+        kind = f"{info.problem} problems" + (" on finite sums" if info.finite_sum else "")
+        text = f"{place}.algorithm={method.algorithm!r} is for {kind}"
         yield f"{text}; loss = {spec.loss!r} is a {objective.problem} problem. Use {', '.join(fitting)}."
         return
     yield from _objective(method, objective, place)

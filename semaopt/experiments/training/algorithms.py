@@ -53,6 +53,7 @@ class Variables:
         project: the set of the dual variables; None if they are free.
         blocks: the number of inner functions of a compositional problem.
         offset: what to add to the dual variable of an AUC loss to get LibAUC's alpha.
+        samples: the numbers of samples of the two losses of a bilevel problem, if they are finite sums.
     """
 
     primal: Sequence[Sequence[Tensor]]
@@ -60,6 +61,7 @@ class Variables:
     project: projections.Projection | None = None
     blocks: int | None = None
     offset: float = 0.0
+    samples: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class AlgorithmInfo:
         shared: hyper-parameters that vectorized runs must have in common.
         needs_closure: whether ``step`` evaluates the loss itself.
         own_loss: whether it comes with a loss of its own, the default of an objective that has several.
+        finite_sum: whether it needs losses that are finite sums over numbered samples.
         missing: returns the command that installs a package it needs, or None if nothing is missing.
     """
 
@@ -90,6 +93,7 @@ class AlgorithmInfo:
     shared: frozenset[str] = DECAY | _OF_RUN
     needs_closure: bool = False
     own_loss: bool = False
+    finite_sum: bool = False
     missing: Callable[[], str | None] = lambda: None
 
     def needed(self, decays: Sequence[str]) -> frozenset[str]:
@@ -211,9 +215,20 @@ def _inverse(values: Values, default: str) -> Any:
 
 
 def _bilevel(
-    algorithm: Callable[..., Optimizer], inverse: str | None, scaling: str | None = None, more: Sequence[str] = ()
+    algorithm: Callable[..., Optimizer],
+    inverse: str | None,
+    scaling: str | None = None,
+    more: Sequence[str] = (),
+    numbered: bool = False,
 ) -> Any:
-    """Return a builder of a bilevel method; ``inverse`` and ``scaling`` are its defaults, None if it takes none."""
+    """Return a builder of a bilevel method.
+
+    Args:
+        algorithm: the optimizer class.
+        inverse, scaling: its defaults, None if it takes none.
+        more: further options.
+        numbered: whether its closures take the number of a sample.
+    """
     names = ("lr", "lower_lr", "beta", "lower_weight_decay", "lower_steps", "bias_correction", *more)
 
     def make(variables: Variables, values: Sequence[Values], _: int) -> Optimizer:
@@ -223,6 +238,8 @@ def _bilevel(
             options["inverse"] = _inverse(v, inverse)
         if scaling is not None:
             options["scaling"] = _scaling(v, scaling)
+        if numbered:
+            options["samples"] = variables.samples
         return algorithm(list(variables.primal[0]), list(variables.dual[0]), **options)
 
     return make
@@ -247,7 +264,16 @@ def _stagewise(algorithm: Callable[..., Optimizer], shared: Mapping[str, str]) -
 _ACC_MDA = ("k", "m", "c_x", "c_y")
 _SGD_MAX = ("tolerance", "max_ascents")
 _SBMA = ("lam", "c_fy", "c_gxy")
+_AMIGO = ("system_steps",)
+_STORM = ("weight",)
+_F2SA = ("penalty", "penalty_growth")
 _alone = partial(AlgorithmInfo, vectorizes=False)
+
+
+def _level(make: Any, more: frozenset[str] = frozenset(), *, finite_sum: bool = False) -> AlgorithmInfo:
+    """Return the entry of a bilevel baseline with these options apart from its rates."""
+    return _alone("bilevel", _LOWER | DECAY | more, make, finite_sum=finite_sum)
+
 
 ALGORITHMS: dict[str, AlgorithmInfo] = {
     "ASA": AlgorithmInfo("minimization", _AVERAGED | _SCALING | DECAY | _OF_RUN, _asa),
@@ -266,7 +292,7 @@ ALGORITHMS: dict[str, AlgorithmInfo] = {
     libauc.PESG: _alone("min-max", libauc.TAKES, _pesg, staged=True, own_loss=True, missing=libauc.missing),
     "SMB": _alone(
         "bilevel",
-        _LOWER | _INVERSE | {"beta", "bias_correction", "scaling", "g0", "beta2"} | DECAY,
+        _LOWER | _INVERSE | {"beta", "bias_correction", "scaling", "g0", "beta2", "c_l", "c_u"} | DECAY,
         _bilevel(semaopt.SMB, "tracked", "shb"),
     ),
     "SBMA": _alone(
@@ -274,10 +300,19 @@ ALGORITHMS: dict[str, AlgorithmInfo] = {
         _LOWER | _INVERSE | {"beta", "scaling", "g0", "beta2", *_SBMA} | DECAY,
         _bilevel(semaopt.SBMA, "neumann", "shb", _SBMA),
     ),
-    "SOBA": _alone("bilevel", _LOWER, _bilevel(baselines.SOBA, None)),
-    "StocBiO": _alone("bilevel", _LOWER | _INVERSE | {"lower_steps"}, _bilevel(baselines.StocBiO, "series")),
-    "TTSA": _alone("bilevel", _LOWER | _INVERSE, _bilevel(baselines.TTSA, "neumann")),
-    "BSA": _alone("bilevel", _LOWER | _INVERSE | {"lower_steps"}, _bilevel(baselines.BSA, "neumann")),
+    "SOBA": _level(_bilevel(baselines.SOBA, None)),
+    "SABA": _level(_bilevel(baselines.SABA, None, numbered=True), finite_sum=True),
+    "StocBiO": _level(_bilevel(baselines.StocBiO, "series"), _INVERSE | {"lower_steps"}),
+    "TTSA": _level(_bilevel(baselines.TTSA, "neumann"), _INVERSE),
+    "BSA": _level(_bilevel(baselines.BSA, "neumann"), _INVERSE | {"lower_steps"}),
+    "AmIGO": _level(
+        _bilevel(baselines.AmIGO, None, more=("system_steps",)), frozenset({"lower_steps", "system_steps"})
+    ),
+    "SUSTAIN": _level(_bilevel(baselines.SUSTAIN, "neumann", more=_STORM, numbered=True), _INVERSE | {*_STORM}),
+    "MRBO": _level(_bilevel(baselines.MRBO, "series", more=_STORM, numbered=True), _INVERSE | {*_STORM}),
+    "FSLA": _level(_bilevel(baselines.FSLA, None, more=_STORM, numbered=True), frozenset(_STORM)),
+    "F2SA": _level(_bilevel(baselines.F2SA, None, more=_F2SA), frozenset({"lower_steps", *_F2SA})),
+    "BOME": _level(_bilevel(baselines.BOME, None, more=("control",)), frozenset({"lower_steps", "control"})),
     "SCMA": _alone("compositional", _AVERAGED | _SCALING | DECAY | {"inner_beta", "fresh"}, _scma),
 }
 #: The classes of torch.optim; SparseAdam is left out because it takes sparse gradients only.
@@ -419,9 +454,8 @@ def validate(name: str, decays: Sequence[str], values: Values, project: projecti
         _epochs(values["every"])
         return
     *xs, y = (nn.Parameter(torch.zeros(1)) for _ in range(4))
-    optimizer, _ = build(
-        name, decays, [values], Variables([xs], [[y]] if info.problem in _ROLES else [], project, 1), 1
-    )
+    levels = [[y]] if info.problem in _ROLES else []
+    optimizer, _ = build(name, decays, [values], Variables([xs], levels, project, 1, samples=(1, 1)), 1)
     averaged_iterates(optimizer, values)
 
 

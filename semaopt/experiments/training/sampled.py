@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from semaopt._validation import NonFiniteError
+from semaopt._validation import DivergenceError, NonFiniteError
 from semaopt.experiments.data import Part, Task
 from semaopt.experiments.training import algorithms, metrics, networks
 from semaopt.experiments.training.objectives.base import Sampled, orders
@@ -27,6 +28,16 @@ class Draw:
         """Return ``size`` distinct rows (by default a batch) of ``count``, at random."""
         return torch.randperm(count, generator=self.generator)[: self.size if size is None else size]
 
+    @contextmanager
+    def numbered(self, number: int) -> Iterator[None]:
+        """Draw the rows of sample ``number`` inside this context; equal numbers draw equal rows."""
+        own = self.generator
+        self.generator = torch.Generator().manual_seed((own.initial_seed() + number * 2**32) % 2**63)
+        try:
+            yield
+        finally:
+            self.generator = own
+
     def batch(self, part: Part, rows: Tensor) -> tuple[Any, Tensor]:
         """Return the inputs and labels of these rows of a part."""
         return part.inputs(rows, self.device, self.dtype), part.labels[rows].to(self.device)
@@ -43,7 +54,7 @@ class SampledRun:
         self.model = networks.build(run, task)
         self.draws = Draw(orders(run.seed), run.batch, self.device, self.dtype)
         self.objective = objective(self.model, task, self.draws, run)
-        self.steps = math.ceil(len(task.train) / run.batch)
+        self.steps = self.objective.epoch_length()
         variables = self.objective.variables()
         self.variables = [x for lists in (variables.primal, variables.dual) for own in lists for x in own]
         algorithm = run.algorithm
@@ -58,11 +69,13 @@ class SampledRun:
     def step(self, k: int) -> None:
         """Move on by one batch: take a step once the batches of the last step are used up."""
         self.due += 1
+        start = time.process_time()
         while self.objective.batch_count < self.due and self.finite:
             try:
                 self.objective.step(self.optimizer)
-            except NonFiniteError:  # it diverged, which is a result
+            except (NonFiniteError, DivergenceError):  # it diverged, which is a result
                 self.finite = False
+        self.objective.seconds += time.process_time() - start
 
     def end_epoch(self) -> list[bool]:
         """Decay the rates; return whether all variables are finite."""
@@ -74,14 +87,15 @@ class SampledRun:
         """Return the metrics of the run."""
         self.model.eval()
         found: dict[str, float] = {}
+        of_scores = [name for name in self.run.metrics if name not in self.objective.own_metrics]
         for name, part in self.objective.parts().items():
-            wanted = metrics.of_part(self.run.metrics, name)
+            wanted = metrics.of_part(of_scores, name)
             if wanted:
                 scores = networks.scores(self.model, part, self.device, self.dtype)
                 labels = part.labels.to(self.device)
                 found |= {f"{name}_{what}": networks.value(self.objective, what, scores, labels) for what in wanted}
         self.model.train()
-        return [found]
+        return [found | self.objective.measure(self.run.metrics)]
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything the next step depends on."""
@@ -93,6 +107,7 @@ class SampledRun:
             "generator": self.draws.generator.get_state(),
             "torch": torch.get_rng_state(),
             "batch_count": self.objective.batch_count,
+            "seconds": self.objective.seconds,
             "due": self.due,
             "finite": self.finite,
         }
@@ -106,4 +121,5 @@ class SampledRun:
         algorithms.restore(self.optimizer, self.schedule, state, branch)
         self.draws.generator.set_state(state["generator"])
         torch.set_rng_state(state["torch"])
-        self.objective.batch_count, self.due, self.finite = state["batch_count"], state["due"], state["finite"]
+        self.objective.batch_count, self.objective.seconds = state["batch_count"], state["seconds"]
+        self.due, self.finite = state["due"], state["finite"]

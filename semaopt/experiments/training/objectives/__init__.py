@@ -13,6 +13,7 @@ from semaopt.experiments.training.objectives.base import MinMax as MinMax
 from semaopt.experiments.training.objectives.base import Objective as Objective
 from semaopt.experiments.training.objectives.base import OfScores as OfScores
 from semaopt.experiments.training.objectives.base import Sampled as Sampled
+from semaopt.experiments.training.objectives.benchmark import BenchmarkCleaning, BenchmarkRegularization
 from semaopt.experiments.training.objectives.cleaning import Cleaning
 from semaopt.experiments.training.objectives.cross_entropy import CrossEntropy
 from semaopt.experiments.training.objectives.dro import DRO
@@ -22,6 +23,8 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "auc": AUC,
     "dro": DRO,
     "cleaning": Cleaning,
+    "benchmark_cleaning": BenchmarkCleaning,
+    "benchmark_regularization": BenchmarkRegularization,
     "average_precision": AveragePrecision,
 }
 NAMES = tuple(OBJECTIVES)

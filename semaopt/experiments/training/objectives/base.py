@@ -18,6 +18,7 @@ spec:
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -56,6 +57,8 @@ class Objective(ABC):
     """The name of ``data.noise`` in a report."""
     training_title: ClassVar[str] = "training {what}"
     """The name of a metric of the training part in a report."""
+    own_metrics: ClassVar[Mapping[str, str]] = {}
+    """Further metrics, which the objective measures itself, and their names in a report."""
     has_bounds: ClassVar[bool] = False
     """Whether the bounds of the scaling s can be recorded (``s_min``, ``s_median``, ``s_max``)."""
     two_classes: ClassVar[bool] = False
@@ -70,14 +73,14 @@ class Objective(ABC):
     @classmethod
     def metric_names(cls) -> list[str]:
         """Return all metrics that can be recorded."""
-        names = [f"{part}_{what}" for part in metrics.PARTS for what in cls.metrics]
+        names = [f"{part}_{what}" for part in metrics.PARTS for what in cls.metrics] + [*cls.own_metrics]
         return [*names, *metrics.BOUNDS] if cls.has_bounds else names
 
     @classmethod
     def metric_title(cls, metric: str, noise: float = 0.0) -> str:
         """Return the name of a metric in a report."""
-        if metric in metrics.BOUNDS:
-            return metrics.BOUNDS[metric]
+        if metric in metrics.BOUNDS or metric in cls.own_metrics:
+            return {**metrics.BOUNDS, **cls.own_metrics}[metric]
         part, _, what = metric.partition("_")
         words = cls.loss_title if what == "loss" else metrics.OF_SCORES[what].title
         if noise and what == "loss":
@@ -230,6 +233,8 @@ class Sampled(Objective):
         self.model, self.task, self.draw, self.run = model, task, draw, run
         self.batch_count = 0
         """Batches drawn so far."""
+        self.seconds = 0.0
+        """CPU seconds of the steps so far."""
         self.setup()
 
     def setup(self) -> None:
@@ -242,6 +247,14 @@ class Sampled(Objective):
     @abstractmethod
     def step(self, optimizer: Optimizer) -> None:
         """Take one optimizer step and add the batches it draws to :attr:`batch_count`."""
+
+    def epoch_length(self) -> int:
+        """Return the value that :attr:`batch_count` grows by in an epoch."""
+        return math.ceil(len(self.task.train) / self.run.batch)
+
+    def measure(self, wanted: Iterable[str]) -> dict[str, float]:
+        """Return those of the :attr:`own_metrics` that are wanted."""
+        return {}
 
     def parts(self) -> Mapping[str, Part]:
         """Return the parts of the data that metrics are measured on."""
@@ -279,21 +292,40 @@ class Bilevel(Sampled):
     def lower_loss(self) -> Tensor:
         """Return the lower loss g on a new batch."""
 
+    samples: tuple[int, int] | None = None
+    """The numbers of samples of both losses, if each is a finite sum. Then the losses take the number of a sample."""
+    finite_sum: ClassVar[bool] = False
+    """Whether :attr:`samples` is set, as SABA needs it."""
+
+    @classmethod
+    def admits(cls, algorithm: AlgorithmInfo) -> bool:
+        """Whether an algorithm solves this problem."""
+        return super().admits(algorithm) and (cls.finite_sum or not algorithm.finite_sum)
+
     def variables(self) -> Variables:
         """Return both levels."""
-        return Variables([list(self.upper)], [self.lower])
+        return Variables([list(self.upper)], [self.lower], samples=self.samples)
 
     def step(self, optimizer: Optimizer) -> None:
         """Take one step; each evaluation of a loss draws one batch."""
 
-        def counted(loss: Callable[[], Tensor]) -> Callable[[], Tensor]:
-            def evaluate() -> Tensor:
+        def counted(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+            def evaluate(number: int | None = None) -> Tensor:
                 self.batch_count += 1
-                return loss()
+                return self.sample(loss, number)
 
             return evaluate
 
         optimizer.step(counted(self.upper_loss), counted(self.lower_loss))  # type: ignore[call-overload]
+
+    def sample(self, loss: Callable[..., Tensor], number: int | None) -> Tensor:
+        """Return a loss on a fresh sample, or on that of a number: the rows drawn with the number as seed."""
+        if number is None:
+            return loss()
+        if self.samples is not None:
+            return loss(number)
+        with self.draw.numbered(number):
+            return loss()
 
 
 class Compositional(Sampled):
