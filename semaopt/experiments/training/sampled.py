@@ -15,6 +15,7 @@ from semaopt.experiments.data import Part, Task
 from semaopt.experiments.training import algorithms, metrics, networks
 from semaopt.experiments.training.objectives.base import Sampled, orders
 from semaopt.experiments.training.run import Run
+from semaopt.kernels.rounding import splitmix64
 from semaopt.optimizers._nonfinite import all_finite
 
 
@@ -32,7 +33,8 @@ class Draw:
     def numbered(self, number: int) -> Iterator[None]:
         """Draw the rows of sample ``number`` inside this context; equal numbers draw equal rows."""
         own = self.generator
-        self.generator = torch.Generator().manual_seed((own.initial_seed() + number * 2**32) % 2**63)
+        seed = int(splitmix64(own.initial_seed() + number * 2**32)) % 2**32  # torch uses the lower 32 bits only
+        self.generator = torch.Generator().manual_seed(seed)
         try:
             yield
         finally:

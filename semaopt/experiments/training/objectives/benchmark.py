@@ -19,16 +19,15 @@ from semaopt.hypergradient import count_calls
 from semaopt.problems.benchmark import Data, FiniteSumBilevel, RegularizationSelection, SoftmaxCleaning
 
 _TOLERANCE = 1e-7  # of the value function
-_PASS = 4  # oracle calls of a step of SOBA: two gradients, one Hessian-vector and one mixed product
 
 
 class Benchmark(Bilevel):
     """A finite-sum bilevel problem; the lower variable is its own, not the model of the run.
 
     The work of a method is its number of oracle calls: gradients, Hessian-vector products and mixed products, each on
-    one batch. An epoch has four calls for each batch of the lower data, which is one pass of SOBA. The metrics are the
-    value function Phi(x) = f(x, y*(x)), the norm of its gradient, the calls and the CPU seconds of the steps so far.
-    Phi belongs to the upper level, so methods are tuned by it.
+    one batch. An epoch has :attr:`calls_per_batch` calls for each batch of the lower data. The metrics are the value
+    function Phi(x) = f(x, y*(x)), the norm of its gradient, the calls and the CPU seconds of the steps so far. Phi
+    belongs to the upper level, so methods are tuned by it.
     """
 
     metrics: ClassVar[tuple[str, ...]] = ()
@@ -40,6 +39,8 @@ class Benchmark(Bilevel):
     }
     tuning_parts: ClassVar[tuple[str, ...]] = ("train",)
     finite_sum: ClassVar[bool] = True
+    calls_per_batch: ClassVar[int] = 1
+    """Oracle calls in an epoch for each batch of the lower data."""
 
     @classmethod
     def compares_by_ratio(cls, metric: str) -> bool:
@@ -79,7 +80,7 @@ class Benchmark(Bilevel):
 
     def epoch_length(self) -> int:
         """Return the calls in an epoch."""
-        return _PASS * self.sums.samples[1]
+        return self.calls_per_batch * self.sums.samples[1]
 
     def measure(self, wanted: Iterable[str]) -> dict[str, float]:
         """Return the metrics that are wanted."""
@@ -132,6 +133,7 @@ class BenchmarkCleaning(Benchmark):
     title: ClassVar[str] = "hyper-cleaning (bilevel)"
     own_metrics: ClassVar[Mapping[str, str]] = {**Benchmark.own_metrics, "test_error": "test error"}
     noise_title: ClassVar[str] = "share of random labels"
+    calls_per_batch: ClassVar[int] = 4  # the value function of this problem is expensive
 
     def make(self) -> FiniteSumBilevel:
         """Return the problem of this run."""
