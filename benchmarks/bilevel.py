@@ -9,6 +9,7 @@ accuracy   validation and test accuracy after 1,000 steps, and after the CPU tim
 The problem is :class:`semaopt.problems.cleaning.HyperCleaning`: 1,000 digits with 40% wrong labels, 400 clean ones,
 softmax regression with L2 1e-3, batches of 64. Times are CPU times of the process: medians over interleaved repeats.
 Ratios are medians of the ratios within a repeat. "plain" means torch.autograd.grad and a loop, without a library.
+"bare" means the same products by torch.autograd.grad and nothing else: no step, no scaling, no check.
 Peers are optional; missing ones are skipped with the reason:
 ``pip install --no-deps --ignore-requires-python betty-ml``, ``pip install --no-deps torchopt`` (with optree, graphviz).
 """
@@ -128,7 +129,7 @@ def accuracy(quick: bool) -> dict:
     curves: dict[str, list[list[tuple[float, float]]]] = {}
     tests: dict[str, list[float]] = {}
     for seed in range(seeds):
-        for contestant in contestants():
+        for contestant in filter(lambda one: one.trains, contestants()):
             problem = HyperCleaning(seed=seed)
             step, spent, curve = contestant.start(problem), 0.0, []
             for _ in range(steps // every):

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 import semaopt
 from semaopt.hypergradient import CG, Neumann, NeumannSeries, TrackedSystem
+from semaopt.hypergradient.inverses import uniform
 from semaopt.problems.cleaning import HyperCleaning
 
 WHY_NOT: dict[str, str] = {}
@@ -36,6 +37,11 @@ class Contestant:
 
     name: str
     start: Callable[[HyperCleaning], Callable[[], object]]
+
+    @property
+    def trains(self) -> bool:
+        """Whether a step moves anything."""
+        return not self.name.startswith("bare")
 
 
 def penalized(problem: HyperCleaning) -> Tensor:
@@ -89,6 +95,34 @@ def plain_soba(problem: HyperCleaning, lr: float = 0.1, beta: float = 0.9) -> Ca
             for y, g, a, h, f in zip(ys, g_y, w, hw, f_y, strict=True):
                 y.sub_(LOWER_LR * g)
                 a.sub_(LOWER_LR * (h - f))
+
+    return step
+
+
+def bare_neumann(problem: HyperCleaning, k: int = 10) -> Callable:
+    """Run only the products of SMB with Neumann(10), and use none of their results."""
+    x, ys, t = problem.weights, list(problem.model.parameters()), 0
+
+    def step():
+        nonlocal t
+        h = grad(problem.outer(), ys)
+        for _ in range(uniform(k, 0, t)):
+            x.requires_grad_(False)
+            h = grad(grad(problem.inner(), ys, create_graph=True), ys, h)
+            x.requires_grad_(True)
+        grad(grad(problem.inner(), ys, create_graph=True), [x], h)
+        t += 1
+
+    return step
+
+
+def bare_tracked(problem: HyperCleaning) -> Callable:
+    """Run only the products of SMB with the tracked system, and use none of their results."""
+    x, ys = problem.weights, list(problem.model.parameters())
+
+    def step():
+        f_y = grad(problem.outer(), ys)
+        grad(grad(problem.inner(), ys, create_graph=True), [*ys, x], f_y)
 
     return step
 
@@ -191,6 +225,8 @@ def contestants() -> list[Contestant]:
         Contestant("semaopt SMB, tracked, Adam", ours(inverse=tracked, **adam)),
         Contestant("semaopt SMB, tracked, Adam, L2 in inner()", ours(False, inverse=tracked, **adam)),
         Contestant("plain SMB, k=10", plain_smb),
+        Contestant("bare products of Neumann(10)", bare_neumann),
+        Contestant("bare products of the tracked system", bare_tracked),
         Contestant("plain SOBA, Adam", plain_soba),
     ]
     if "betty" not in WHY_NOT:

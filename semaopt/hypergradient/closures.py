@@ -195,11 +195,12 @@ class Oracles:
                 "parameters passed as lower= (no copies, no detach)."
             )
         value = self.loss = self.average([loss.detach()])[0]
-        if not math.isfinite(value):
-            raise NonFiniteError(f"outer() returned {value.item()}; nothing was changed. Use a smaller lr or lower_lr.")
-        if self._first_loss is not None and abs(value) > EXPLOSION * max(1.0, abs(self._first_loss)):
+        number = value.item()
+        if not math.isfinite(number):
+            raise NonFiniteError(f"outer() returned {number}; nothing was changed. Use a smaller lr or lower_lr.")
+        if self._first_loss is not None and abs(number) > EXPLOSION * max(1.0, abs(self._first_loss)):
             raise DivergenceError(
-                f"outer() returned {value.item():g}, after {self._first_loss:g} in the first step: the lower variable "
+                f"outer() returned {number:g}, after {self._first_loss:g} in the first step: the lower variable "
                 "diverges; nothing was changed. Use a smaller lower_lr (below 2/|g_yy|), or lower_weight_decay if "
                 "inner() is not convex."
             )

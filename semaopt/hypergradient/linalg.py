@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Vector = list[Tensor]
 #: Rows of a dense matrix that are computed in one batched backward pass.
 CHUNK = 256
+#: Elements up to which the number of calls matters more than their length.
+SMALL = 10_000
 
 
 def axpy(a: float, x: Vector, y: Vector) -> Vector:
@@ -89,6 +91,8 @@ def curvature(v: Vector, hv: Vector) -> float:
     >>> curvature([torch.tensor([1.0, 1.0])], [torch.tensor([1.0, 3.0])])      # H = diag(1, 3)
     2.5
     """
+    if len(v) > 1 and sum(part.numel() for part in v) <= SMALL:  # one call on joined tensors is faster
+        v, hv = [flat(v)], [flat(hv)]
     along, length = dot(v, hv), dot(hv, hv)
     if not math.isfinite(length):
         raise NonFiniteError(
