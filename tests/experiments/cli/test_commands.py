@@ -193,7 +193,7 @@ def test_reproduce_accepts_every_spec_and_group(call):
     for scale in reproduction.SCALES:
         assert {one.scale for one in reproduction.select(scale, "figure1-digits").specs} == {scale}
     assert reproduction.select("quick", "checks").specs == ()
-    assert [one.name for one in reproduction.select("quick", "bilevel").specs] == ["bilevel-digits"]
+    assert [one.name for one in reproduction.select("quick", "bilevel-digits").specs] == ["bilevel-digits"]
     assert "counterexample" in reproduction.select("quick", "checks").checks
 
 

@@ -43,7 +43,8 @@ def test_all_figures_are_there():
     tables = (f"{name}{share}" for name in ("a9a", "ijcnn1") for share in ("", "-1", "-03"))
     peers = {f"peers-{name}" for name in ("bbbp", "bace", "digits", *tables)}
     beta = {f"beta-study-{name}" for name in ("mnist", "digits", "a9a", "cifar10", "text")}
-    others = {"stability-digits", "bilevel-digits", "compositional-digits"}
+    bilevel = {f"bilevel-{name}" for name in ("digits", "ijcnn1", "mnist")}
+    others = {"stability-digits", "compositional-digits"} | bilevel
     assert set(schema.shipped()) == one | two | peers | beta | others
 
 
@@ -78,7 +79,8 @@ def test_all_figures_are_there():
         ({"batch": 2.5}, "batch=2.5 is invalid: it should be a valid integer"),
         (
             {"loss": "mse"},
-            "loss='mse' is an unknown loss. Known: auc, average_precision, cleaning, cross_entropy, dro.",
+            "loss='mse' is an unknown loss. Known: auc, average_precision, benchmark_cleaning, "
+            "benchmark_regularization, cleaning, cross_entropy, dro.",
         ),
         ({"data": {"name": "digit"}}, "data.name='digit' is an unknown data set. Did you mean 'digits'?"),
         ({"model": {"name": "mpl"}}, "model.name='mpl' is an unknown model. Did you mean 'mlp'?"),
