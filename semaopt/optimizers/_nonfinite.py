@@ -23,8 +23,9 @@ from semaopt.estimator import real
 POLICIES = (None, "error", "skip")
 _REMEDY = (
     "use a smaller lr, clip the gradients (torch.nn.utils.clip_grad_norm_), find the operation with "
-    "torch.autograd.set_detect_anomaly(True), or skip such steps with on_nonfinite='skip'"
+    "torch.autograd.set_detect_anomaly(True)"
 )
+_OR_SKIP = ", or skip such steps with on_nonfinite='skip'"
 _SMALL = 2048  # elements
 
 #: The name of a tensor in an error message, and the tensor.
@@ -69,7 +70,8 @@ class NonFiniteGuard:
         if self.policy != "skip":
             raise error
         if self.skipped == 0:
-            logging.getLogger("semaopt").warning("semaopt: skipped a step for the first time: %s", error)
+            text = str(error).removesuffix(_OR_SKIP)
+            logging.getLogger("semaopt").warning("semaopt: skipped a step for the first time: %s", text)
         self.skipped += 1
 
 
@@ -174,7 +176,7 @@ def require_finite(
         return
     bad = [(name, t, local) for (name, t), local in zip(named, tensors, strict=True) if not all_finite([local])]
     if not bad:
-        raise NonFiniteError(f"a gradient or shard on another rank has NaN or Inf; {so_far}: {_REMEDY}")
+        raise NonFiniteError(f"a gradient or shard on another rank has NaN or Inf; {so_far}: {_REMEDY}{_OR_SKIP}")
     name, tensor, local = bad[0]
     nans, infs = (int(test(local).sum()) for test in (torch.isnan, torch.isinf))
     others = (
@@ -182,7 +184,7 @@ def require_finite(
     )
     raise NonFiniteError(
         f"{name}, of shape {tuple(tensor.shape)}, has {nans} NaN and {infs} Inf in {local.numel()} elements{others}; "
-        f"{so_far}: {_REMEDY}"
+        f"{so_far}: {_REMEDY}{_OR_SKIP}"
     )
 
 
