@@ -101,7 +101,6 @@ class Bucket:
     def __init__(self, rule: StepRule, xs: Tensors, gs: Tensors, states: list[dict[str, Any]]) -> None:
         self.rule, self.xs, self.gs, self.states = rule, xs, gs, states
         self.names = ("v", *rule.scaling.buffers)
-        self.like = states[0]["v"].new_empty((), dtype=arithmetic_dtype(states[0]["v"]))
         (self._count_on_host if on_host(states[0]["step"]) else self._count_in_tensors)()
 
     def _count_on_host(self) -> None:
@@ -116,7 +115,8 @@ class Bucket:
 
     def _count_in_tensors(self) -> None:
         """Do the same with tensors: inside torch.compile, or if the counters are on the parameters' device."""
-        rule, row, like = self.rule, row_of(self.rule), self.like
+        rule, row, v = self.rule, row_of(self.rule), self.states[0]["v"]
+        like = v.new_empty((), dtype=arithmetic_dtype(v))
         gamma, gamma_u = scalar_rate(rule.gamma, like), row.numbers(rule.scaling)[0]
         steps = [state["step"] for state in self.states]
         before = [step.clone() for step in steps]
@@ -125,21 +125,21 @@ class Bucket:
         self.gamma = scalar(gamma, like) if isinstance(gamma, Tensor) else gamma
         self.gamma_u, self.inverse_weight, self.root = gamma_u, 1.0, 1.0
         if rule.bias_correction:
-            self.inverse_weight = [w.reciprocal() for w in self._weights("v_weight", gamma)]
-            self.root = [w.sqrt() for w in self._weights("u_weight", gamma_u)] if row.weighs_u else 1.0
+            self.inverse_weight = [w.reciprocal() for w in self._weights("v_weight", gamma, like)]
+            self.root = [w.sqrt() for w in self._weights("u_weight", gamma_u, like)] if row.weighs_u else 1.0
         else:
             self.gamma = [scalar(one_or(gamma, t, like), like) for t in before]
             self.gamma_u = [scalar(one_or(gamma_u, t, like), like) for t in before]
         if isinstance(rule.scaling, scalings.AdaFom):
             self.gamma_u = [(1 / (t + 1)).to(like) for t in before]
 
-    def _weights(self, name: str, gamma: Rate) -> Tensors:
-        """Update the weights of an average and return them in the dtype of the arithmetic."""
+    def _weights(self, name: str, gamma: Rate, like: Tensor) -> Tensors:
+        """Update the weights of an average and return them in the dtype and on the device of ``like``."""
         weights = [state[name].view(1) for state in self.states]
         gamma = gamma.to(weights[0]) if isinstance(gamma, Tensor) else gamma
         for w in weights:
             w.lerp_(torch.ones_like(w), gamma)
-        return [scalar(w, self.like) for w in weights]
+        return [scalar(w, like) for w in weights]
 
     def blocks(self) -> Iterator[Block]:
         """Yield all tensors: in one block, but on the CPU in blocks that fit the caches."""
@@ -209,7 +209,7 @@ class Bucket:
 
     def norms(self, blocks: list[Block]) -> Tensors:
         """Return the norms of the corrected v."""
-        wide = torch.float32 if self.like.device.type == "mps" else torch.float64
+        wide = torch.float32 if self.xs[0].device.type == "mps" else torch.float64
         vs = [v for block in blocks for v in block.wide["v"]]
         norms = list(torch._foreach_norm(vs, 2, dtype=wide))
         numbers = self.inverse_weight
@@ -248,7 +248,7 @@ def _step_by_norm(rule: StepRule, buckets: list[Bucket]) -> None:
         inverse_s = inverse_s.clamp(1 / rule.clip_scaling[1], 1 / rule.clip_scaling[0])
     for bucket, blocks in found:
         for block in blocks:
-            bucket.move_by_one_number_(block, _number(inverse_s.to(bucket.like.device), block.ys[0]))
+            bucket.move_by_one_number_(block, _number(inverse_s.to(bucket.xs[0].device), block.ys[0]))
 
 
 def _buckets(rule: StepRule, xs: Tensors, gs: Tensors, states: list[dict[str, Any]]) -> list[Bucket]:
