@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter, functional
 
-from semaopt._validation import require
+from semaopt._validation import DivergenceError, require
 from semaopt.hypergradient.closures import Oracles
 from semaopt.hypergradient.inverses import CG, Memory
 
@@ -106,8 +106,15 @@ class FiniteSumBilevel(ABC):
         return (self.lower_data[0].double(), self.lower_data[1]), (self.upper_data[0].double(), self.upper_data[1])
 
     def solve_lower(self, tolerance: float = 1e-10) -> Tensor:
-        """Return y*(x) at the current x in float64, from the current y on all data."""
+        """Return y*(x) at the current x in float64, on all data.
+
+        The solver starts at the current y, or at 0 if g is smaller there: from a y that has exploded it would not
+        converge.
+        """
         x, y = self.upper.detach().double(), Parameter(self.lower.detach().double())
+        with torch.no_grad():
+            if not self.g(x, y) < self.g(x, torch.zeros_like(y)):
+                y.zero_()
         if self.hessian(x, y, *self._double[0]) is not None:
             return self._newton(x, y, tolerance)
         solver = torch.optim.LBFGS(
@@ -137,6 +144,8 @@ class FiniteSumBilevel(ABC):
                 start, length = y.clone(), 1.0
                 while length > 1e-8 and not self.g(x, y.copy_(start - length * step)) <= value * (1 + 1e-12):
                     length /= 2
+        else:
+            raise DivergenceError("Newton's method did not solve the lower problem in 100 steps: x has diverged")
         return y.detach()
 
     def value(self, tolerance: float = 1e-10) -> tuple[float, Tensor]:

@@ -53,6 +53,17 @@ def test_the_lower_solution_is_stationary_and_the_value_is_f_there(make):
     assert problem.value()[0] == pytest.approx(problem.f(x, y).item())
 
 
+@pytest.mark.parametrize("make", [regularization, cleaning])
+def test_the_value_does_not_depend_on_y(make):
+    problem = make()
+    value, gradient = problem.value()
+    with torch.no_grad():
+        problem.lower.fill_(1e30)  # a lower variable that has exploded
+    again, same = problem.value()
+    assert again == pytest.approx(value, rel=1e-7)
+    torch.testing.assert_close(same, gradient, rtol=1e-4, atol=1e-8)
+
+
 def test_newton_and_lbfgs_agree(monkeypatch):
     problem = regularization()
     value, gradient = problem.value()

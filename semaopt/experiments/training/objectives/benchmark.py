@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from semaopt._validation import NonFiniteError
+from semaopt._validation import DivergenceError, NonFiniteError
 from semaopt.experiments.data import Part
 from semaopt.experiments.training.objectives.base import Bilevel
 from semaopt.hypergradient import count_calls
@@ -95,7 +95,7 @@ class Benchmark(Bilevel):
         """Return the value function and the norm of its gradient; NaN where they overflow."""
         try:
             value, gradient = self.sums.value(_TOLERANCE)
-        except NonFiniteError:
+        except (NonFiniteError, DivergenceError):
             return math.nan, math.nan
         return value, float(gradient.norm())
 
