@@ -62,8 +62,7 @@ def test_the_tests_cover_every_system_python_and_torch():
     systems = ["ubuntu-latest", "macos-latest", "windows-latest"]
     pythons = [line.rpartition(" ")[2] for line in PYPROJECT["project"]["classifiers"] if ":: 3." in line]
     assert checks["core"]["strategy"]["matrix"] == {"os": systems, "python": pythons, "torch": ["oldest", "newest"]}
-    assert checks["tests"]["strategy"]["matrix"] == {"os": systems}
-    assert {"lint", "docs", "wheel"} <= checks.keys()
+    assert {"lint", "tests", "docs", "wheel"} <= checks.keys()
 
 
 def test_a_tag_publishes_without_a_password():

@@ -22,8 +22,11 @@ needs_clang = pytest.mark.skipif(shutil.which("clang") is None, reason="clang is
 #: The declarations of the headers of Windows that the library uses.
 WINDOWS = {
     "string.h": "#include <stddef.h>\nvoid *memcpy(void *, const void *, size_t); void *memset(void *, int, size_t);",
-    "stdlib.h": "#include <stddef.h>\nvoid *calloc(size_t, size_t), *realloc(void *, size_t), free(void *);",
-    "math.h": "#define INFINITY __builtin_inff()\ndouble sqrt(double), exp(double), fabs(double); float sqrtf(float);",
+    "stdlib.h": "#include <stddef.h>\n"
+    "void *malloc(size_t), *calloc(size_t, size_t), *realloc(void *, size_t), free(void *);",
+    "math.h": '#define INFINITY __builtin_inff()\n#define NAN __builtin_nanf("")\n'
+    "#define isnan __builtin_isnan\n#define isinf __builtin_isinf\n"
+    "double sqrt(double), exp(double), log(double), log1p(double), floor(double), fabs(double); float sqrtf(float);",
     "intrin.h": "#include <stdint.h>\n#if defined(_M_X64)\n#include <xmmintrin.h>\n#endif\n"
     "int64_t _InterlockedExchangeAdd64(int64_t volatile *, int64_t);",
 }
