@@ -416,7 +416,7 @@ def test_a_run_that_raises_fails_alone_on_every_engine(call, tmp_path, workers):
         **{key: raw[key] for key in ("loss", "batch", "metrics")},
         "data": {"noise": 0.4},
         "model": {"name": "mlp"},
-        "claim": {key: raw["claim"][key] for key in ("text", "metric", "source")},
+        "claim": {"order": [], **{key: raw["claim"][key] for key in ("text", "metric", "source")}},
         "methods": [{key: one[key] for key in ("name", "label", "algorithm", "options")} for one in wanted],
         "seeds": {"tuning": [], "final": [0]},
     }
