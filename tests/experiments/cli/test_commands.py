@@ -403,32 +403,33 @@ def test_a_read_only_store_is_refused_before_training(call, monkeypatch, tmp_pat
     assert "tuning trial" not in err
 
 
+RAISES = """
+import torch
+
+
+class Raises(torch.optim.SGD):
+    def step(self, closure=None):
+        raise RuntimeError("this step is impossible")
+"""
+
+
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_a_run_that_raises_fails_alone_on_every_engine(call, tmp_path, workers):
-    raw = spec.load("bilevel-digits", "quick").model_dump()
-    lower_lr = {"soba": 0.03, "bsa": 0.3}
-    wanted = [
-        {**method, "options": {**method["options"], "lr": 10.0, "lower_lr": lower_lr[method["name"]]}}
-        for method in raw["methods"]
-        if method["name"] in lower_lr
+def test_a_run_that_raises_fails_alone_on_every_engine(call, monkeypatch, tmp_path, workers):
+    (tmp_path / "raising.py").write_text(RAISES)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    methods = [
+        {"name": "good", "label": "good", "algorithm": "SGD", "options": {"lr": 0.1}},
+        {"name": "bad", "label": "bad", "algorithm": "raising:Raises", "options": {"lr": 0.1}},
     ]
-    changes = {
-        **{key: raw[key] for key in ("loss", "batch", "metrics")},
-        "data": {"noise": 0.4},
-        "model": {"name": "mlp"},
-        "claim": {"order": [], **{key: raw["claim"][key] for key in ("text", "metric", "source")}},
-        "methods": [{key: one[key] for key in ("name", "label", "algorithm", "options")} for one in wanted],
-        "seeds": {"tuning": [], "final": [0]},
-    }
+    changes = {"methods": methods, "claim": {"order": []}, "seeds": {"tuning": [], "final": [0]}}
     path = Path(write_spec(tmp_path / "mine.toml", **changes))
     path.write_text("\n".join(line for line in path.read_text().splitlines() if not line.startswith("tuning")))
     status, out, err = call("run", str(path), "--workers", workers)
     assert (status, out) == (1, "")
     text = " ".join(err.split())
     assert "Traceback" not in text
-    assert "1 of 2 failed: mine, bsa, final seed 0" in text
-    assert "RuntimeError: bound=" in text
-    assert "so it is not convex in the lower parameters: regularize it (lower_weight_decay)" in text
+    assert "1 of 2 failed: mine, bad, final seed 0 (lr=0.1): RuntimeError: this step is impossible" in text
     assert (
         "All other runs are stored. The same command will most likely fail again. Fix the cause, then: semaopt run"
         in text
