@@ -48,15 +48,18 @@ class Block:
 
     def widen(self, rule: StepRule) -> None:
         """Convert everything to the dtype of the arithmetic, and apply the sign and the weight decay."""
-        dtype = arithmetic_dtype(self.m["v"][0])
-        self.ys = _in(arithmetic_dtype(self.xs[0]), self.xs)
+        dtype, its = arithmetic_dtype(self.m["v"][0]), arithmetic_dtype(self.xs[0])
+        # All parameters of a bucket have one dtype, and so have all averages; gradients may differ.
+        self.ys = self.xs if its == self.xs[0].dtype else _in(its, self.xs)
         self.hs = _in(dtype, self.gs)
-        self.wide = {name: _in(dtype, ms) for name, ms in self.m.items()}
-        eta, decay = _number(rule.eta, self.ys[0]), _number(rule.weight_decay, self.ys[0])
+        same = dtype == self.m["v"][0].dtype
+        self.wide = self.m if same else {name: _in(dtype, ms) for name, ms in self.m.items()}
         if rule.maximize:
             self.hs = list(torch._foreach_neg(self.hs))
+        decay = _number(rule.weight_decay, self.ys[0])
         if isinstance(decay, float) and decay == 0:
             return
+        eta = _number(rule.eta, self.ys[0])
         if rule.decoupled_weight_decay:
             torch._foreach_mul_(self.ys, 1 - eta * decay)
         elif isinstance(decay, float):
@@ -252,6 +255,8 @@ def _step_by_norm(rule: StepRule, buckets: list[Bucket]) -> None:
 
 
 def _buckets(rule: StepRule, xs: Tensors, gs: Tensors, states: list[dict[str, Any]]) -> list[Bucket]:
+    if len(xs) == 1:
+        return [Bucket(rule, xs, gs, states)]
     readable = on_host(states[0]["step"])
     keys = [
         (x.device, x.dtype, state["v"].dtype, counters_of(state) if readable else None)

@@ -89,6 +89,10 @@ def advance_(states: list[dict[str, Any]], before: Counters, after: Coefficients
     """Increment the step counters and update the weights of parameters with these counters."""
     values = {"step": before.step + 1.0, "v_weight": after.v_weight, "u_weight": after.u_weight}
     names = [name for name in values if name in states[0]]
+    if len(states) == 1:
+        for name in names:
+            states[0][name].fill_(values[name])
+        return
     numbers = [torch.tensor(values[name], dtype=torch.float64, device="cpu") for name in names]
     torch._foreach_copy_(
         [m[name] for name in names for m in states], [number for number in numbers for _ in states]
