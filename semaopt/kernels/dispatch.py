@@ -2,7 +2,8 @@
 
 =========  ==================================================================================================
 c          plain CPU tensors in float32, float64 or bf16 without gaps in memory, a scaling of Table 2
-triton     plain CUDA tensors in float32, float64, bf16 or float16 without gaps in memory, a scaling of Table 2
+triton     plain CUDA tensors in float32, float64, bf16 or float16 without gaps in memory, a scaling of Table 2,
+           rates on the host
 foreach    the same scalings on any device and in any real dtype, and inside torch.compile
 loop       everything else: complex numbers, tensor subclasses (DTensor), differentiable steps, custom scalings
 =========  ==================================================================================================
@@ -158,6 +159,8 @@ def _obstacles(path: str, rule: StepRule) -> Iterator[str]:
         yield str(available())
     if path == "triton" and torch.compiler.is_compiling():
         yield "torch.compile traces the foreach path and makes its own Triton kernels from it"
+    if path == "triton" and rule.remote_rate is not None:
+        yield f"a rate is a tensor on {rule.remote_rate}, and the Triton step takes numbers, so it would wait for it"
 
 
 def _obstacles_of(path: str, rule: StepRule, x: Tensor, g: Tensor, state: dict[str, Any]) -> Iterator[str]:

@@ -49,6 +49,14 @@ class StepRule:
     implementation: str = "auto"
     state_dtype: torch.dtype | None = None
 
+    @property
+    def remote_rate(self) -> torch.device | None:
+        """The device of a rate that the host cannot read without waiting, or None if there is none."""
+        for rate in (self.eta, self.gamma):
+            if isinstance(rate, torch.Tensor) and not rate.is_cpu:
+                return rate.device
+        return None
+
     @classmethod
     def sgd(cls, lr: Rate, weight_decay: Rate = 0.0) -> StepRule:
         """Return the rule of plain stochastic gradient descent: gamma = 1 and s = 1."""

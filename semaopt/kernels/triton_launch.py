@@ -276,12 +276,12 @@ def step(
 ) -> bool:
     """Take one step under a rule whose scaling is one of Table 2, and update an average of iterates with it.
 
-    Returns False, and changes nothing, if a tensor does not fit or a kernel does not compile.
+    Returns False, and changes nothing, if a tensor does not fit, a rate is on a device or a kernel does not compile.
     """
     if not xs or not PLAIN.issuperset(map(type, (*xs, *gs))) or any(map(Tensor.is_neg, gs)):
         return False
     kernels = kernels_for(xs[0].device)
-    readable = all(m["step"].is_cpu for m in states)
+    readable = rule.remote_rate is None and all(m["step"].is_cpu for m in states)
     if kernels is None or not readable or any(why_unavailable(x.device) is not None for x in xs):
         return False
     row = row_of(rule)

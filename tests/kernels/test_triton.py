@@ -226,6 +226,28 @@ def test_auto_falls_back_to_foreach_with_one_message(why, fresh, monkeypatch, ca
         steps("triton")
 
 
+@pytest.mark.parametrize("name", ["lr", "beta"])
+def test_rate_on_the_device_is_not_read(name, fresh, monkeypatch):
+    """A tensor on the meta device has no value: the step that took numbers from it would raise."""
+    monkeypatch.setenv(triton_launch.INTERPRETER, "1")  # the CPU counts as supported
+    monkeypatch.setattr(triton_launch, "_installed", lambda: True)
+    monkeypatch.setattr(dispatch, "on_cuda", lambda x: True)
+    monkeypatch.setattr(dispatch.compiled, "step", lambda *args: False)
+    taken = []
+    monkeypatch.setattr(dispatch, "foreach_group", lambda *args: taken.append(1))
+    for path in ("auto", "triton"):
+        x = torch.nn.Parameter(torch.ones(4))
+        x.grad = torch.ones(4)
+        optimizer = semaopt.ASA([x], implementation=path)
+        optimizer.param_groups[0][name] = torch.empty((), device="meta")
+        if path == "auto":
+            optimizer.step()
+            continue
+        with pytest.raises(ValueError, match=r"'triton': a rate is a tensor on meta, and the Triton.*use 'auto'"):
+            optimizer.step()
+    assert taken == [1]
+
+
 @needs_triton
 def test_compile_error_is_kept_and_nothing_changes(fresh, monkeypatch):
     class Broken:
