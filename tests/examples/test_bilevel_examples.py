@@ -48,3 +48,27 @@ def test_average_precision(capsys):
     run("average_precision.py", "--steps", 30, "--seeds", 1)
     text = capsys.readouterr().out
     assert text.count("test average precision") == 2
+
+
+def values(text, names, before):
+    """Return the number after the word ``before`` in the last line that starts with each name."""
+    lines = {name: line for line in text.splitlines() for name in names if line.startswith(name)}
+    return [float(lines[name].split(before)[1].split()[0]) for name in names]
+
+
+def test_dataset_distillation(tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="matplotlib is an extra")
+    run("dataset_distillation.py", "--steps", 120, "--figure", tmp_path / "distilled.png")
+    names = ("ten mean images", "SMB: ten distilled images", "all 1,000 digits")
+    means, distilled, everything = values(capsys.readouterr().out, names, "test accuracy ")
+    assert means + 0.02 < distilled < everything
+    assert (tmp_path / "distilled.png").stat().st_size > 10_000
+
+
+def test_few_shot_heads(tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="matplotlib is an extra")
+    run("few_shot_heads.py", "--steps", 300, "--figure", tmp_path / "heads.png")
+    names = ("ridge regression on the inputs", "heads on the true directions", "SMB: learned features")
+    inputs, true, learned = values(capsys.readouterr().out, names, "error on new tasks ")
+    assert true < learned < inputs / 4
+    assert (tmp_path / "heads.png").stat().st_size > 10_000
