@@ -55,7 +55,7 @@ def draw(path, means, images, curve, reference):
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure = plt.figure(figsize=(11, 3.8), layout="constrained")
+    figure = plt.figure(figsize=(11, 3), layout="constrained")
     left, right = figure.subfigures(1, 2, width_ratios=(1.7, 1))
     axes = left.subplots(2, 10)
     for row, (name, content) in zip(axes, (("mean", means), ("distilled", images)), strict=True):

@@ -1,4 +1,4 @@
-"""Learn the features that few-shot regression tasks share, with one ridge head per task (as in iMAML), in about 20 seconds.
+"""Learn features that few-shot regression tasks share, with a ridge head per task (as iMAML), in about 15 seconds.
 
     python examples/few_shot_heads.py --figure heads.png
 

@@ -72,3 +72,12 @@ def test_few_shot_heads(tmp_path, capsys):
     inputs, true, learned = values(capsys.readouterr().out, names, "error on new tasks ")
     assert true < learned < inputs / 4
     assert (tmp_path / "heads.png").stat().st_size > 10_000
+
+
+def test_weight_decay(tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="matplotlib is an extra")
+    run("weight_decay.py", "--steps", 400, "--figure", tmp_path / "decay.png")
+    names = ("best common decay", "SMB, one decay per layer")
+    common, learned = values(capsys.readouterr().out, names, "validation loss ")
+    assert learned < common - 0.05
+    assert (tmp_path / "decay.png").stat().st_size > 10_000
