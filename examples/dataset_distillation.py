@@ -2,11 +2,11 @@
 
     python examples/dataset_distillation.py --figure distillation.png
 
-The upper variables are ten synthetic images. The lower problem is a softmax regression on these ten images only, with an
-L2 penalty. The images minimize its loss on 1,000 real digits. At the end a new model is trained on them from scratch.
+The upper variables are ten synthetic images. The lower problem is a softmax regression on these ten images only, with
+an L2 penalty. The images minimize its loss on 1,000 real digits. At the end a new model is trained on them.
 The reference is a model trained on the mean image of each class, with the penalty of a grid that is best on test data.
-The lower loss has no noise, so conjugate gradients solve its linear system. The upper step size falls to zero: the model
-has to follow the images.
+The lower loss has no noise, so conjugate gradients solve its linear system. The upper step size falls to zero, because
+the model has to follow the images.
 Needs scikit-learn and matplotlib (pip install 'semaopt[experiments]').
 """
 

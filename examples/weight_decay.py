@@ -102,7 +102,7 @@ def main(arguments=None):
     torch.set_num_threads(1)  # the model is small
     grid = {decay: trained(options.seed, (decay,) * 3, options.steps // 3).report() for decay in GRID}
     best = min(grid, key=lambda decay: grid[decay][0])
-    # A new network is no minimum of the lower problem, and its Hessian is not positive definite: start with a trained one.
+    # The Hessian of a new network is not positive definite: start with a trained one.
     problem = trained(options.seed, (START,) * 3, options.steps // 3)
     optimizer = semaopt.SMB(
         upper=[problem.log_decay], lower=problem.model.parameters(), lr=0.003, lower_lr=0.1, scaling="adam"
