@@ -202,6 +202,43 @@ def test_compiled_step_is_one_graph(build, options):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin:UserWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # read by dynamo
+@pytest.mark.parametrize("lower_lr", [0.3, 1.6], ids=["stable", "shortened"])
+def test_compiled_smb_equals_eager_although_its_graph_breaks(lower_lr):
+    """TrackedSystem decides by the curvature that it reads, also to shorten its steps, so there is no single graph."""
+    torch._dynamo.reset()
+    results, graphs = [], []
+    curvatures = torch.tensor([0.2, 1.0, 1.4], dtype=torch.float64)
+
+    def counting(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    for trace in (lambda step: torch.compile(step, backend=counting), lambda step: step):
+        x, y = (torch.nn.Parameter(normal((3,), torch.float64, k)) for k in (0, 1))
+        inverse = semaopt.hypergradient.TrackedSystem()
+        optimizer = semaopt.SMB([x], [y], lr=0.1, lower_lr=lower_lr, inverse=inverse, scaling="adam", project=clip)
+        step = trace(optimizer.step)
+        for _ in range(4):
+            step(
+                lambda x=x, y=y: (y - 1).square().sum() + x.square().sum() / 10,
+                lambda x=x, y=y: (curvatures * (y - x.sin()).square()).sum() / 2,
+            )
+        results.append(([x, y], optimizer))
+    assert len(graphs) > 1
+    assert_agree(*results, **CLOSE[torch.float64])
+    numbers = [optimizer.algorithm_state for _, optimizer in results]
+    assert numbers[0].keys() == numbers[1].keys()
+    assert numbers[0]["t"] == numbers[1]["t"] == 4
+    assert (numbers[0]["bound"] is None) == (numbers[1]["bound"] is None) == (lower_lr < 1)
+
+
+def clip(y):
+    y.clamp_(-5.0, 5.0)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scaling", "hyper"),
     [
