@@ -1,14 +1,15 @@
 """Compare bilevel label cleaning with betty, TorchOpt and plain torch, in one process on one thread.
 
-    python benchmarks/bilevel.py [--only speed error accuracy] [--quick] [--out bilevel.json]
+    python benchmarks/bilevel.py [--only speed error accuracy first-order] [--quick] [--out bilevel.json]
 
-speed      CPU time of an upper step, with one lower step each (ten for TorchOpt's CG)
-error      error of the hypergradient on all data, against the exact implicit gradient, after 200 steps of training
-accuracy   validation and test accuracy after 1,000 steps, and after the CPU time of the fastest method; 5 seeds
+speed        CPU time of an upper step, with one lower step each (ten for TorchOpt's CG)
+error        error of the hypergradient on all data, against the exact implicit gradient, after 200 steps of training
+accuracy     validation and test accuracy after 1,000 steps, and after the CPU time of the fastest method; 5 seeds
+first-order  CPU time and peak memory of a step with a ResNet-8 as the lower problem, in separate processes (Linux)
 
-The problem is :class:`semaopt.problems.cleaning.HyperCleaning`: 1,000 digits with 40% wrong labels, 400 clean ones,
-softmax regression with L2 1e-3, batches of 64. Times are CPU times of the process: medians over interleaved repeats.
-Ratios are medians of the ratios within a repeat. "plain" means torch.autograd.grad and a loop, without a library.
+The problem of the first three is :class:`semaopt.problems.cleaning.HyperCleaning`: 1,000 digits with 40% wrong labels,
+400 clean ones, softmax regression with L2 1e-3, batches of 64. Times are CPU times of the process: medians over
+interleaved repeats. Ratios are medians of the ratios within a repeat. "plain" means torch.autograd.grad and a loop, without a library.
 "bare" means the same products by torch.autograd.grad and nothing else: no step, no scaling, no check.
 Peers are optional; missing ones are skipped with the reason:
 ``pip install --no-deps --ignore-requires-python betty-ml``, ``pip install --no-deps torchopt`` (with optree, graphviz).
@@ -28,6 +29,7 @@ from types import SimpleNamespace
 
 import torch
 from bilevel_contestants import DECAY, WHY_NOT, contestants, ours
+from bilevel_resnet import first_order
 from torch.autograd import grad
 from torch.nn import functional
 
@@ -156,7 +158,7 @@ def accuracy(quick: bool) -> dict:
     }
 
 
-PARTS = {"speed": speed, "error": error, "accuracy": accuracy}
+PARTS = {"speed": speed, "error": error, "accuracy": accuracy, "first-order": first_order}
 
 
 def table(title: str, rows: dict) -> str:

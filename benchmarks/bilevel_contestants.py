@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -137,7 +138,7 @@ class Loader:
         return self.batches
 
 
-def betty(**config) -> Callable:
+def betty(lower_lr: float = LOWER_LR, **config) -> Callable:
     def start(problem):
         class Weights(nn.Module):
             def __init__(self):
@@ -161,7 +162,7 @@ def betty(**config) -> Callable:
         module = Weights()
         adam, sgd = (
             torch.optim.Adam([problem.weights], lr=0.1),
-            torch.optim.SGD(problem.model.parameters(), lr=LOWER_LR),
+            torch.optim.SGD(problem.model.parameters(), lr=lower_lr),
         )
         upper = Upper("upper", Config(retain_graph=True), module, adam, None, Loader(problem._clean))
         lower = Lower("lower", Config(unroll_steps=1, **config), problem.model, sgd, None, Loader(problem._noisy))
@@ -173,13 +174,12 @@ def betty(**config) -> Callable:
     return start
 
 
-def torch_opt(solver: Callable, lower_steps: int = 1) -> Callable:
+def torch_opt(solver: Callable, lower_steps: int = 1, lower_lr: float = LOWER_LR) -> Callable:
     def start(problem):
         class Lower(torchopt.nn.ImplicitMetaGradientModule, linear_solve=solver):
             def __init__(self, x):  # tensor arguments become the upper parameters
                 super().__init__()
-                self.x, self.model = x, nn.Linear(64, 10)
-                self.model.load_state_dict(problem.model.state_dict())
+                self.x, self.model = x, copy.deepcopy(problem.model)
 
             def objective(self, a, b, i):
                 losses = functional.cross_entropy(self.model(a), b, reduction="none")
@@ -194,7 +194,7 @@ def torch_opt(solver: Callable, lower_steps: int = 1) -> Callable:
                         gs = grad(self.objective(*batch), ys)
                         with torch.no_grad():
                             for y, g in zip(ys, gs, strict=True):
-                                y.sub_(g, alpha=LOWER_LR)
+                                y.sub_(g, alpha=lower_lr)
                 return self
 
         net = Lower(problem.weights)
