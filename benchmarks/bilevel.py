@@ -9,7 +9,8 @@ first-order  CPU time and peak memory of a step with a ResNet-8 as the lower pro
 
 The problem of the first three is :class:`semaopt.problems.cleaning.HyperCleaning`: 1,000 digits with 40% wrong labels,
 400 clean ones, softmax regression with L2 1e-3, batches of 64. Times are CPU times of the process: medians over
-interleaved repeats. Ratios are medians of the ratios within a repeat. "plain" means torch.autograd.grad and a loop, without a library.
+interleaved repeats. Ratios are medians of the ratios within a repeat.
+"plain" means torch.autograd.grad and a loop, without a library.
 "bare" means the same products by torch.autograd.grad and nothing else: no step, no scaling, no check.
 Peers are optional; missing ones are skipped with the reason:
 ``pip install --no-deps --ignore-requires-python betty-ml``, ``pip install --no-deps torchopt`` (with optree, graphviz).

@@ -115,7 +115,7 @@ def peak() -> float:
 
 
 def first_order(quick: bool) -> dict:
-    """Measure every method in processes of its own; medians over interleaved repeats."""
+    """Measure every method in processes of its own; medians over interleaved repeats, and ratios of medians."""
     repeats, steps = (1, 1) if quick else (3, 2)
     rows: dict[str, list[dict]] = {}
     for _ in range(repeats):
