@@ -31,7 +31,7 @@ class MinMaxOptimizer(SemaOptimizer):
     def __init__(
         self, primal: ParamsT, dual: ParamsT | None, defaults: dict[str, Any], *, on_nonfinite: str | None = None
     ) -> None:
-        validate_rate("dual_lr", defaults["dual_lr"], "try ten times lr")
+        validate_rate("dual_lr", defaults["dual_lr"], "try dual_lr=lr")
         super().__init__(self.roles.groups(primal, dual, defaults["project"]), defaults, on_nonfinite=on_nonfinite)
 
     def _complete(self, param_group: dict[str, Any]) -> dict[str, Any]:

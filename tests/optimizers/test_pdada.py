@@ -163,7 +163,7 @@ def test_group_added_later():
 
 
 BAD = [
-    ({"dual_lr": -1.0}, ValueError, r"dual_lr=-1\.0 is invalid: it must be a finite number >= 0\. Try ten times lr"),
+    ({"dual_lr": -1.0}, ValueError, r"dual_lr=-1\.0 is invalid: it must be a finite number >= 0\. Try dual_lr=lr"),
     ({"project": 3}, TypeError, r"project=3 is invalid: it must be a callable that projects a tensor in place\. Pass"),
     ({"project": projections.Box}, TypeError, r"project=<class .*Box'> is invalid: it must be a callable that"),
     (
