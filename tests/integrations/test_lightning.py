@@ -236,7 +236,8 @@ class Chosen(lightning.LightningModule):
 @pytest.mark.parametrize("name", semaopt.optimizer_names())
 def test_the_command_line_builds_every_optimizer(name, tmp_path):
     kind = getattr(semaopt, name, None) or getattr(semaopt.baselines, name)
-    built = run_cli(tmp_path, Chosen, {"optimizer": entry(path_of(name), lr=0.25)}, run=False).model.build(kind.roles)
+    options = {"lr": 0.25, **({"samples": [4, 4]} if name == "SABA" else {})}  # which has no default
+    built = run_cli(tmp_path, Chosen, {"optimizer": entry(path_of(name), **options)}, run=False).model.build(kind.roles)
     assert type(built) is kind
     assert built.param_groups[0]["lr"] == 0.25
 

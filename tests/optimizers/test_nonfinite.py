@@ -138,7 +138,10 @@ def test_nonfinite_values_of_the_lower_level_are_detected(method, when, bad):
     before = snapshot(optimizer, problem)
     y, calls = problem.others[0], []
 
-    def inner():
+    def outer(i=None):
+        return problem.minimize(99) + sum(z.square().sum() for z in problem.others)
+
+    def inner(i=None):
         calls.append(None)
         weight = math.nan if len(calls) % when == 0 and bad == "value" else 1.0
         loss = weight * sum((z - problem.xs[0].mean()).square().sum() for z in problem.others)
@@ -146,7 +149,7 @@ def test_nonfinite_values_of_the_lower_level_are_detected(method, when, bad):
             loss = loss + (y - y.detach()).abs().pow(1.5).sum()  # the gradient is 0, but its derivative is not finite
         return loss
 
-    optimizer.step(lambda: problem.minimize(99) + sum(z.square().sum() for z in problem.others), inner)
+    optimizer.step(outer, inner)
     if optimizer.skipped_steps == 0:
         without_second_derivatives = method.name in ("F2SA", "BOME", "SMB[first order, adabound]")
         unused = without_second_derivatives and bad == "curvature"

@@ -97,7 +97,8 @@ def test_single_list_of_groups_with_roles(kind):
         {"params": [x], "role": roles.first, "lr": 0.5},
         {"params": [z], "role": roles.first},
     ]
-    optimizer = PAIRS[kind](groups, lr=0.125)
+    required = {"samples": (4, 4)} if kind == "SABA" else {}
+    optimizer = PAIRS[kind](groups, lr=0.125, **required)
     assert [(group["role"], group["lr"]) for group in optimizer.param_groups] == [
         (roles.second, 0.25),
         (roles.first, 0.5),

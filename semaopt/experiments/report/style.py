@@ -120,6 +120,27 @@ LOOKS: dict[str, Look] = {
     "soba": Look("green", "D", DASH_DOT_DOT),
     "smb_neumann": Look("blue", "^", DASHED),
     "smb": Look("vermillion", "P", SOLID),
+    "saba": Look("sky", "o", SOLID),
+    "f2sa": Look("sky", "D", DASHED),
+    "amigo": Look("purple", "^", SOLID),
+    "sustain": Look("orange", "s", SOLID),
+    "fsla": Look("green", "P", DASHED),
+    "mrbo": Look("black", "v", DASHED),
+    "bome": Look("black", "o", SOLID),
+    # SMB with each scaling: the hue is the inverse, marker and dash are the scaling
+    "smb_tracked": Look("vermillion", "P", SOLID),
+    "smb_tracked_adam": Look("vermillion", "o", DASHED),
+    "smb_neumann_adam": Look("blue", "o", SOLID),
+    **{
+        f"smb_{inverse}_{scaling}": Look(hue, marker, dash)
+        for inverse, hue in (("tracked", "vermillion"), ("neumann", "blue"))
+        for scaling, marker, dash in (
+            ("amsgrad", "s", DOTTED),
+            ("adafom", "X", DASH_DOT),
+            ("adam_plus", "D", LONG),
+            ("adabound", "v", DASH_DOT_DOT),
+        )
+    },
     # compositional
     "batch": Look("black", "o", DOTTED),
     "scgd": Look("green", "D", DASH_DOT),

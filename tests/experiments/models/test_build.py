@@ -30,7 +30,7 @@ def test_images(images, name, count):
 
 
 def test_mpnn_does_not_take_images(images):
-    with pytest.raises(data.DataError, match=r"cifar10 holds images\. Use a resnet, mlp or logistic\.$"):
+    with pytest.raises(data.DataError, match=r"cifar10 holds images\. Use a resnet, convnet, mlp or logistic\.$"):
         models.build("mpnn", images)
 
 
