@@ -277,8 +277,8 @@ class FirstOrder:
     .. math:: w \leftarrow w - \tfrac{\lambda\rho}{1+\lambda}\,\bigl(\lambda[O_{gy}(x, y_t) - O_{gy}(x, y_\lambda)] -
         O_{fy}(x, y_\lambda)\bigr), \qquad w_0 = \rho\,O_{fy}
 
-    A step calls ``outer`` 1 + k times and ``inner`` 1 + k times and never differentiates twice, so its memory is that
-    of an ordinary backward pass. **Pass closures that use one batch per step**: differences of gradients on different
+    A step calls ``outer`` 1 + k times and ``inner`` 1 + k times. It never differentiates twice, so no graph of
+    gradients is kept. **Pass closures that use one batch per step**: differences of gradients on different
     batches are multiplied by lambda, and so is their noise.
 
     Args:
