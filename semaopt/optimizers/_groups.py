@@ -1,4 +1,4 @@
-"""What tools written for torch's optimizers find in ours: errors or the momentum under torch's name."""
+"""Answers to tools that look for torch's momentum: an error for schedulers, a view of beta for loggers."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Defaults(dict[str, Any]):
 class Betas(Sequence[float]):
     """The entry ``"betas"`` of a param group: a read-only view ``(beta,)`` for loggers.
 
-    Loggers such as Lightning's LearningRateMonitor read ``group["betas"][0]``. A view always has the present value,
-    whoever changes ``group["beta"]``. A group that is not averaged has momentum 0.
+    Loggers such as Lightning's LearningRateMonitor read ``group["betas"][0]``. A view always has the present value
+    of ``group["beta"]``. A group that is not averaged has momentum 0.
 
     Args:
         group: the param group.
