@@ -3,7 +3,7 @@
     python benchmarks/classifiers.py --out classifiers.jsonl                       # development half, 3 seeds
     python benchmarks/classifiers.py --methods AUC "AUC[lr=3e-3,patience=30]" MLP  # options in brackets
 
-Data and report are those of benchmarks/imbalanced.py, results in the file ``--out`` are not computed again.
+Data and report are those of benchmarks/imbalanced.py. Results that are in the file ``--out`` are not computed again.
 Times are processor times of one thread. "AUC, 50 epochs" and "MLP" train the same layers (64, 64) for 50 epochs of
 batches of 32, without a validation part, so their times can be compared.
 """

@@ -1,4 +1,4 @@
-"""Test whether a million steps are as fast and as small as the first ones, for every optimizer.
+"""Test that a step takes no more time or memory after a million steps than at the start, for every optimizer.
 
     python benchmarks/endurance.py                          # 20,000 steps of each
     python benchmarks/endurance.py --steps 1000000 --only ASA PDAda

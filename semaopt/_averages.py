@@ -22,7 +22,7 @@ from semaopt.estimator import estimate
 
 
 def moving_average(optimizer: Optimizer, group: dict[str, Any], x: Tensor) -> Tensor | None:
-    """Return the estimate v of the gradient in ``x`` after the last step, None where nothing is averaged."""
+    """Return the estimate v of the gradient in ``x`` after the last step, or None where nothing is averaged."""
     state = optimizer.state.get(x, {})
     if "v" in state:
         return estimate(state, "v", corrected=group.get("bias_correction", False))

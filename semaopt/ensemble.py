@@ -52,9 +52,10 @@ class Ensemble:
     are not copied. Copy an optimizer together with the ensemble, ``copy.deepcopy((ensemble, optimizer))``, or create a
     new one for the copy. The dtype and the device are those of the models: convert the models first.
 
-    Dropout draws independently for each member, not what the member would have drawn alone. Modules that change their
-    buffers in training, such as batch normalization with running statistics, are not supported: vmap cannot write them.
-    Scalings and projections that combine coordinates, such as ``"adam+"``, need groups of one member.
+    Dropout draws independently for each member; the numbers differ from those that the member would draw alone.
+    Modules that change their buffers in training, such as batch normalization with running statistics, are not
+    supported: vmap cannot write them. Scalings and projections that combine coordinates, such as ``"adam+"``, need
+    groups of one member.
     """
 
     def __init__(

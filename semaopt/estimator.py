@@ -63,7 +63,7 @@ def average_(state: Mapping[str, Tensor], key: str, sample: Tensor, gamma: Rate,
         weight = state[f"{key}_weight"]
         if (
             torch.compiler.is_compiling()
-        ):  # it loses what is written to a 0-dimensional float64 tensor, but not to a view
+        ):  # torch.compile loses what is written to a 0-dimensional float64 tensor, but not to a view
             weight = weight.view(1)
         track_(weight, torch.ones_like(weight), gamma)
         track_(v, sample, gamma)

@@ -234,7 +234,7 @@ def validate(project: Any) -> None:
 
 
 def apply_(project: Projection | None, y: Any) -> None:
-    """``y <- Proj_Y[y]``, also where y is one rank's shard of a tensor (FSDP2)."""
+    """Compute ``y <- Proj_Y[y]``, even if y is one rank's shard of a tensor (FSDP2)."""
     if project is None:
         return
     sharded = hasattr(y, "full_tensor") and not getattr(project, "elementwise", False)

@@ -18,7 +18,7 @@ FOLDS, SEEDS = [0, 0, 1, 1], [3, 5, 3, 5]
 def methods():
     spec = importlib.util.spec_from_file_location("imbalanced_methods", HOME / "imbalanced_methods.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules["imbalanced_methods"] = module  # its dataclasses look themselves up
+    sys.modules["imbalanced_methods"] = module  # dataclasses look up their module in sys.modules
     spec.loader.exec_module(module)
     yield module
     del sys.modules["imbalanced_methods"]

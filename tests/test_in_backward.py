@@ -332,7 +332,7 @@ def test_disabled_grad_scaler_is_accepted():
     "clone", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))], ids=["copy", "pickle"]
 )
 def test_a_copy_steps_its_own_parameters(clone):
-    """Hooks of parameters are not copied, so a copy used to collect gradients and never to step."""
+    """Hooks of parameters are not copied, so copies once collected gradients and never took a step."""
     model = torch.nn.Linear(3, 2)
     inside = semaopt.step_in_backward(model, lambda params: semaopt.ASA(params, lr=0.1))
     a = torch.ones(4, 3)

@@ -208,7 +208,7 @@ def test_groups_that_join_later_stood_still_before(read):
     take(x, optimizer, 3)
     y = torch.nn.Parameter(torch.tensor([5.0], dtype=torch.bfloat16))
     optimizer.add_param_group({"params": [y]})
-    if read:  # else the next step finds it
+    if read:  # otherwise the next step adds the new parameter
         assert [len(kept) for kept in (iterates.sampled(), iterates.average(), iterates.estimate())] == [2, 2, 2]
     ys = [y.detach().clone()] * 3
     for _ in range(4):

@@ -183,7 +183,7 @@ def test_plain_values_and_back(project):
 
 
 def own(y):
-    return y.clamp(-0.5, 0.5)  # a new tensor: understood too
+    return y.clamp(-0.5, 0.5)  # a callable may also return a new tensor
 
 
 def test_a_callable_of_ones_own():

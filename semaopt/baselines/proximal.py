@@ -165,7 +165,7 @@ def stage_step(optimizer: MinMaxOptimizer, inner: InnerStep, closure: Callable[[
 
 
 def _average(optimizer: MinMaxOptimizer, group: dict[str, Any], x: Tensor, taken: int) -> None:
-    """Add x_t to the average of the stage, also if x has no gradient; in the first step x_t is the reference."""
+    """Add x_t to the average of the stage, even if x has no gradient; in the first step x_t is the reference."""
     state = optimizer.state[x]
     new = not state
     if new:

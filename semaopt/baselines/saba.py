@@ -33,7 +33,7 @@ class SABA(BilevelOptimizer):
         x_{t+1} &= x_t - \eta_x\,(\hat D[f_x]_j - \hat D[g_{xy} w_t]_i)
 
     i and j are uniform, and all terms are taken at :math:`(x_t, y_t, w_t)`. The tables and w start at 0. The variance
-    of the directions tends to 0 near a solution, so that constant step sizes converge.
+    of the directions tends to 0 near a solution, so the method converges with constant step sizes.
 
     The method must know which sample a loss belongs to: **the closures take its number**. ``inner(i)`` returns
     :math:`g_i` for i in 0..n-1, for instance the mean loss of batch i of a fixed partition. The tables hold n or m

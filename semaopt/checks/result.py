@@ -38,7 +38,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Curve:
-    """Points with a band, or without one a reference line."""
+    """Points with a band, or a reference line without one."""
 
     label: str
     x: list[float]

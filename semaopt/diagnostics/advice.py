@@ -66,7 +66,7 @@ def advise(m: Measurements) -> list[str]:
 
 
 def describe_noise(noise_scale: float | None, batch_size: int) -> str | None:
-    """Return one sentence that compares the batch size with the noise scale, None if it is unknown."""
+    """Return one sentence that compares the batch size with the noise scale, or None if it is unknown."""
     if noise_scale is None or math.isnan(noise_scale):
         return None
     ratio = batch_size / noise_scale if noise_scale > 0 else math.inf
@@ -79,7 +79,7 @@ def describe_noise(noise_scale: float | None, batch_size: int) -> str | None:
 
 
 def describe_best_gamma(best: float | None, tried: Sequence[float], gamma: float) -> str | None:
-    """Return one sentence about the gamma that tracked the gradient best in hindsight, None if it is unknown."""
+    """Return one sentence about the gamma that tracked the gradient best in hindsight, or None if it is unknown."""
     if best is None:
         return None
     if len(tried) > 1 and best == max(tried):

@@ -79,7 +79,7 @@ def reals(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def step_count(state: dict[str, Any]) -> float | None:
-    """Return how many steps a parameter has taken, None if its optimizer does not count them (torch's SGD)."""
+    """Return how many steps a parameter has taken, or None if its optimizer does not count them (torch's SGD)."""
     return to_float(state["step"]) if "step" in state else None
 
 
@@ -103,7 +103,7 @@ def scaling_range(
     stepped: Callable[[Tensor], bool] = lambda x: True,
     known: Sequence[Estimate] | None = None,
 ) -> tuple[float, float, float] | None:
-    """Return the smallest, the median and the largest s = 1/(sqrt(u) + G0) of a group's last step, None if unknown.
+    """Return the smallest, the median and the largest s = 1/(sqrt(u) + G0) of a group's last step, or None.
 
     s falls with u, so one pass over u finds both ends. The median is that of a sample of the coordinates.
 
@@ -134,7 +134,7 @@ def scaling_range(
 
 
 def scaling_quantiles(optimizer: Optimizer, group: dict[str, Any], shares: Sequence[float]) -> tuple[float, ...] | None:
-    """Return quantiles of s = 1/(sqrt(u) + G0) over all coordinates of a group's last step, None if unknown.
+    """Return quantiles of s = 1/(sqrt(u) + G0) over all coordinates of a group's last step, or None.
 
     Args:
         optimizer: the optimizer of the group.

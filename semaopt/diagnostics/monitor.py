@@ -174,7 +174,7 @@ class Monitor:
             self._shadows.compare(lambda x: self._gradients.get(id(x)))
 
     def _stepped(self, x: Tensor) -> bool:
-        """Return whether the parameter took part in the step: its counter moved, or without one it has a gradient."""
+        """Return whether the parameter took part in the step: its counter advanced or, without one, x has a grad."""
         now = measure.step_count(self.optimizer.state.get(x, {}))
         return x.grad is not None if now is None else now != self._counts.get(id(x))
 
@@ -252,7 +252,7 @@ class Monitor:
         return real(measure.oracle(self.optimizer, group, self._points.get(id(x), x), g))
 
     def _sample(self, group: dict[str, Any], x: Tensor, v: Tensor) -> Tensor | None:
-        """Return the sample O(x_t) of the gradient in ``x``, None if the step had none."""
+        """Return the sample O(x_t) of the gradient in ``x``, or None if the step had none."""
         has_sample = self._samples_gradient and x.grad is not None
         return self._oracle(group, x, x.grad).to(v.dtype) if has_sample and x.grad is not None else None
 

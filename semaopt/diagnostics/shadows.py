@@ -39,7 +39,7 @@ class Shadows:
         self._count = 0
 
     def add(self, *, predict: bool) -> None:
-        """Average the gradients of this step; with ``predict``, first keep the error of predicting them."""
+        """Average the gradients of this step; with ``predict``, first record the error of predicting them."""
         sample = self._coordinates(lambda x: x.grad)
         if sample is None:
             return
@@ -53,7 +53,7 @@ class Shadows:
         self._values.lerp_(sample, self._weights.clamp_min(1 / self._count) if first else self._weights)
 
     def compare(self, gradient: Callable[[Tensor], Tensor | None]) -> None:
-        """Keep the error against the full gradient."""
+        """Record the error against the full gradient."""
         sample = self._coordinates(gradient)
         if sample is not None and self._count > 0:
             self._errors.append(self._distances(sample))
@@ -62,7 +62,7 @@ class Shadows:
         return (self._values - sample).square().sum(1)
 
     def take_errors(self) -> tuple[float, ...] | None:
-        """Return the mean error of each gamma since the last call, None if there is none or one is not finite."""
+        """Return the mean error of each gamma since the last call, or None if there is none or one is not finite."""
         kept, self._errors = self._errors, []
         if not kept:
             return None

@@ -31,7 +31,7 @@ def is_plugin(name: str) -> bool:
 def resolve(name: str) -> Any:
     """Import the object that ``"package.module:name"`` names.
 
-    Modules are found on ``sys.path`` and in the current folder, also in worker processes.
+    Modules are found on ``sys.path`` and in the current folder, in worker processes too.
     """
     return _load(name)[0]
 

@@ -269,7 +269,7 @@ class FirstOrder:
         \nabla F &\approx f_x(x, y_\lambda) + \lambda\,[g_x(x, y_\lambda) - g_x(x, y_t)]
 
     At :math:`y_t = y^*(x)` this is the gradient of :math:`\min_y f + \lambda(g - \min g)`. The linear term makes
-    :math:`y_t` the minimizer of the bracket also before y has converged. The bias is of order :math:`1/\lambda`.
+    :math:`y_t` the minimizer of the bracket even before y has converged. The bias is of order :math:`1/\lambda`.
 
     A warm-started w replaces the exact minimizer. A step on :math:`y_\lambda` is a step on the linear system, with
     the finite difference :math:`\lambda[g_y(y_t) - g_y(y_t - w/\lambda)]` in place of :math:`g_{yy} w`:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Vector = list[Tensor]
 #: Rows of a dense matrix that are computed in one batched backward pass.
 CHUNK = 256
-#: Elements up to which the number of calls matters more than their length.
+#: Number of elements up to which calls cost more than the arithmetic in them.
 SMALL = 10_000
 
 

@@ -53,7 +53,7 @@ class Rows:
 
 
 def moments(x: Array, weight: Array) -> tuple[Array, Array]:
-    """Return the weighted mean and standard deviation of each column; 1 for a constant column, no mean if sparse."""
+    """Return the weighted means (0 for sparse ``x``) and standard deviations (1 where constant) of the columns."""
     share = weight / weight.sum()
     mean = np.asarray(share @ x).reshape(-1)
     if isinstance(x, np.ndarray):
@@ -119,7 +119,7 @@ class Perceptron:
 
     @torch.no_grad()
     def backward(self, g: Tensor) -> None:
-        """Set the gradients of the parameters, given that of the scores."""
+        """Set the gradients of the parameters, given the gradient of the scores."""
         for k in reversed(range(len(self.layers))):
             layer, h = self.layers[k], self.inputs[k]
             layer.weight.grad, layer.bias.grad = g.t() @ h, g.sum(0)
@@ -257,7 +257,7 @@ class Learner:
         return value.detach()
 
     def _auc(self, scores: Tensor, b: Tensor) -> Result | None:
-        """Set the gradients of s, r and y and return that of the scores, or None if the kernel does not support it."""
+        """Set the gradients of s, r, y and return that of the scores, or None if the kernel does not support them."""
         loss = self.auc
         if loss is None or len(self.prior) > 1 or not scores.is_cpu:
             return None

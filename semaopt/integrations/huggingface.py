@@ -53,8 +53,8 @@ def trainer_kwargs(
     The decay is decoupled, as in AdamW, and the variables of the loss are not decayed.
 
     The variables and averages of the loss are saved in ``optimizer.pt`` of each checkpoint, so
-    ``train(resume_from_checkpoint=...)`` continues exactly, and the saved model is free of them. Processes that train
-    together average the gradients of these variables.
+    ``train(resume_from_checkpoint=...)`` continues exactly, and the saved model does not contain them. Processes that
+    train together average the gradients of these variables.
 
     Accumulated batches give the gradient of the joint batch for a loss that is a mean over examples, such as
     :class:`semaopt.losses.AUCMinMax`. A ranking loss compares examples only within one of the small batches.

@@ -1,4 +1,4 @@
-"""The objective of AUC maximization for one class and its gradients in one pass: in C, in Triton, and their twin."""
+"""The objective of AUC maximization for one class with its gradients in one pass, in C and Triton, and a slow twin."""
 
 from __future__ import annotations
 

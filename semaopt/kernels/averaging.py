@@ -1,8 +1,8 @@
 """Averages of iterates that a step updates while it passes over the parameters.
 
 :class:`semaopt.Iterates` leaves an average here before a step; the step takes it. The C and the Triton step update it
-in their one pass over memory, the other paths before the step. What no step has taken is completed by
-:func:`complete`.
+in their one pass over memory, the other paths before the step. :func:`complete` updates the averages that no step has
+taken.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Pending(NamedTuple):
     weight: float
 
 
-#: What the next steps have to update, by the id of the parameter.
+#: Averages that the next steps have to update, by the id of the parameter.
 pending: dict[int, Pending] = {}
 
 

@@ -117,7 +117,7 @@ class Bucket:
         self.root: Numbers = math.sqrt(after.u_weight)
 
     def _count_in_tensors(self) -> None:
-        """Do the same with tensors: inside torch.compile, or if the counters are on the parameters' device."""
+        """Count the step and compute its coefficients as tensors, in torch.compile or with counters on the device."""
         rule, row, v = self.rule, row_of(self.rule), self.states[0]["v"]
         like = v.new_empty((), dtype=arithmetic_dtype(v))
         gamma, gamma_u = scalar_rate(rule.gamma, like), row.numbers(rule.scaling)[0]
@@ -145,7 +145,7 @@ class Bucket:
         return [scalar(w, like) for w in weights]
 
     def blocks(self) -> Iterator[Block]:
-        """Yield all tensors: in one block, but on the CPU in blocks that fit the caches."""
+        """Yield all tensors in one block or, on the CPU, in blocks that fit the caches."""
         lists = [self.xs, self.gs, *([state[name] for state in self.states] for name in self.names)]
         in_blocks = self.xs[0].is_cpu and not torch.compiler.is_compiling()
         limit = BLOCK * torch.get_num_threads() if in_blocks else 0
@@ -272,7 +272,7 @@ def _buckets(rule: StepRule, xs: Tensors, gs: Tensors, states: list[dict[str, An
 
 
 def _in(dtype: torch.dtype, tensors: Tensors) -> Tensors:
-    """Return tensors in a dtype; the same list if all have it."""
+    """Return the tensors in a dtype; if all have it already, return the same list."""
     return tensors if {t.dtype for t in tensors} == {dtype} else [t.to(dtype) for t in tensors]
 
 

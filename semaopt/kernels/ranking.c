@@ -23,8 +23,8 @@ enum { OK, WRONG_LABELS, WRONG_INDEX, NO_MEMORY };
 /* The positives i and the examples j that they are compared with; for average precision the positives come first. */
 typedef struct {
     double *h, *by_h;     /* scores of the others, and the gradient with respect to them */
-    double *top, *by_top; /* those of the positives */
-    double *row;          /* pairwise values: for the KL losses a row for each positive, else a row and more room */
+    double *top, *by_top; /* the same for the positives */
+    double *row;          /* pairwise values: one row per positive for the KL losses, else one row and scratch memory */
     double *fresh;        /* new averages, two for each positive */
     int64_t *at;          /* row of the averages of each positive */
     int64_t positives, others;
@@ -47,7 +47,7 @@ static void write_averages(const Pairs *b, int width) {
 /* (1-gamma) old + gamma g, or g at the first visit. */
 static double averaged(double old, double g, double gamma) { return isnan(old) ? g : old + gamma * (g - old); }
 
-/* The same of logarithms. */
+/* The same for logarithms. */
 static double log_averaged(double old, double g, double gamma) {
     if (isnan(old)) return g;
     double a = old + log1p(-gamma), b = g + log(gamma), high = a > b ? a : b, low = a > b ? b : a;
@@ -69,7 +69,8 @@ static double sum_of_losses(const double *h, int64_t n, double above, double mar
     return sum;
 }
 
-/* Add the derivative of c * (sum of the losses) to the gradient of the others; return minus that of the positive. */
+/* Add the derivative of c * (sum of the losses) to the gradient of the others; return minus the derivative in the
+ * positive. */
 static double push(const double *h, double *by_h, int64_t n, double above, double margin, double c) {
     double sum = 0.0;
 #pragma omp simd reduction(+ : sum)
@@ -101,7 +102,8 @@ static void average_precision(Pairs *b, Ranking *r) {
     write_averages(b, 2);
 }
 
-/* log z_i = log E_j exp(l_ij / lambda); one-way its mean, two-way the same kind of mean over the positives. */
+/* With log z_i = log E_j exp(l_ij / lambda): the one-way loss is the mean of log z_i over the positives i, times lambda.
+ * The two-way loss is a log-mean-exp of lambda log z_i over the positives, tracked, with a temperature of its own. */
 static void kl(Pairs *b, Ranking *r, int two_way) {
     int64_t positives = b->positives, others = b->others;
     double lambda = r->temperature, ratio = lambda / r->outer, total = 0.0, highest = -INFINITY;
@@ -167,9 +169,9 @@ static int64_t quantile_position(double share, int64_t n) {
     return above < n - 1 ? above : n - 1;
 }
 
-/* c_i = s_i + E_j (l_ij - s_i)_+ / a with the tracked upper a-quantile s_i of the losses of i; one-way the mean of c_i,
- * two-way the same expression of the tracked c_i, with its share of the positives. The derivative through a quantile
- * is that of the entry that it equals. */
+/* c_i = s_i + E_j (l_ij - s_i)_+ / a, with the tracked upper a-quantile s_i of the losses of i. The one-way loss is the
+ * mean of c_i. The two-way loss is the same expression on the tracked c_i, with the share of the positives in place of a.
+ * The derivative of a quantile is the derivative of the entry that it equals. */
 static void cvar(Pairs *b, Ranking *r, int two_way) {
     int64_t positives = b->positives, others = b->others;
     int width = two_way ? 2 : 1;

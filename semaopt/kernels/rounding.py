@@ -1,7 +1,8 @@
 r"""Averages stored in bfloat16 with stochastic rounding, which is unbiased.
 
 With gamma = 1e-3 an average moves by less than half a unit of bf16's 8 bits in almost every step, so rounding to
-nearest would leave it unchanged. Stochastic rounding rounds up with the probability of the part cut off,
+nearest would leave it unchanged. Stochastic rounding rounds up with a probability equal to the part that is cut off,
+in units of the last bit,
 
 .. math:: P(\text{up}) = (v - \lfloor v \rfloor) / (\lceil v \rceil - \lfloor v \rfloor), \qquad E[\text{stored}] = v .
 

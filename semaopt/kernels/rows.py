@@ -1,4 +1,4 @@
-"""The rows of Table 2 in the terms of the fast paths, and the coefficients of one step: count() of ``step.c``."""
+"""The rows of Table 2 in the form that the fast paths use, and the coefficients of one step (count() in ``step.c``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INF = math.inf
 
 
 class Row(NamedTuple):
-    """A row of Table 2 in the terms of step.h."""
+    """A row of Table 2 in the form that step.h uses."""
 
     number: int
     u: str | None = None

@@ -180,8 +180,8 @@ def _fits(x: Tensor, g: Tensor, averages: list[Tensor], mean: Tensor | None) -> 
 def _table(rows: list[list[Tensor | None]], keys: list[int], labels: tuple[Any, ...]) -> Table | None:
     """Return the table of parameters whose tensors are these, in the order x, g, v, u, u_max, mean.
 
-    The table made last for a group that starts with the same parameter is reused if no tensor has moved. None if a
-    tensor does not fit.
+    The table made last for a group that starts with the same parameter is reused if no tensor has moved. Return None
+    if a tensor does not fit.
     """
     described = (labels, *keys, *(_describe(t) for row in rows for t in row))
     owner = (id(rows[0][0]), rows[0][2] is None)
@@ -242,7 +242,7 @@ def _upload(numbers: Tensor, device: torch.device) -> Tensor:
 def compiler_options(warps: int) -> dict[str, Any]:
     """Return the options of Triton's compiler; its interpreter takes none.
 
-    Without contraction the results have the bits of the C step, which is compiled with -ffp-contract=off.
+    Without contraction the results are bitwise equal to those of the C step, which is compiled with -ffp-contract=off.
     """
     return {} if interpreted() else {"num_warps": warps, "enable_fp_fusion": False}
 

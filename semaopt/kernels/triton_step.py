@@ -2,7 +2,8 @@
 
 The functions have the names, the order and the arithmetic of ``numbers.h``, ``arithmetic.h`` and ``step.c``. Division
 and square root are correctly rounded, and :mod:`~semaopt.kernels.triton_launch` compiles without contraction to
-fused multiply-adds, so that the results have the bits of the C step. Only the sum of Adam+'s norm has another order.
+fused multiply-adds, so the results are bitwise equal to those of the C step. Only the sum of Adam+'s norm has another
+order.
 
 A program computes one chunk: ``BLOCK`` elements of one tensor. Its row of ``tensors`` holds the addresses and the size.
 Whole chunks take a branch without masks, whose loads and stores have 128 bits if ``ALIGNED``.

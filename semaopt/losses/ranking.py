@@ -215,7 +215,7 @@ class MeanAveragePrecision(RankingLoss):
         return self._kernel_options("average_precision", prior=prior)
 
     def _inner(self, batch: Ranked) -> tuple[Tensor, Tensor, Tensor]:
-        """Return g = (p E[l_ij | j positive], that + (1-p) E[l_ij | j negative]), example and column of each row."""
+        """Return g = (a, a + (1-p) E[l_ij | j negative]), a = p E[l_ij | j positive]; also i and the column."""
         h, w = (x.reshape(len(x), -1) for x in batch[:2])
         present = torch.ones_like(w) if batch.present is None else batch.present.reshape(w.shape)
         i, c = w.nonzero(as_tuple=True)
@@ -326,7 +326,8 @@ class PartialAUC(RankingLoss):
         size: number of training examples.
         max_fpr: a in (0, 1], the largest false positive rate.
         min_tpr: b in (0, 1), the smallest true positive rate; None for one-way.
-        method: ``"kl"`` or ``"cvar"``. The quantiles :math:`s_i` and s of ``"cvar"`` are averages of the batches'.
+        method: ``"kl"`` or ``"cvar"``. The quantiles :math:`s_i` and s of ``"cvar"`` are moving averages of the
+            quantiles of the batches.
         temperature: lambda of ``"kl"``.
         positive_temperature: lambda' of the two-way ``"kl"``; None takes ``temperature``.
         prior: accepted for uniformity with the other losses; the objective does not depend on it.

@@ -24,7 +24,7 @@ class Defaults(dict[str, Any]):
         if isinstance(caller, (OneCycleLR, CyclicLR)):
             raise ValueError(
                 f"{type(caller).__name__} cannot cycle the momentum of this optimizer, which is group['beta']. Pass "
-                "cycle_momentum=False; semaopt.schedules.Follow moves beta in proportion to lr."
+                "cycle_momentum=False; semaopt.schedules.Follow changes 1 - beta in proportion to lr."
             )
         return name == "betas" or super().__contains__(name)
 

@@ -36,7 +36,7 @@ class ASA(SemaOptimizer):
             ``lr * weight_decay`` as AdamW does.
         decoupled_weight_decay: whether weight decay acts on x instead of the gradient.
         maximize: whether to ascend.
-        bias_correction: start v and u at 0 and divide them by ``1 - prod(beta_i)``, which is exact also when beta
+        bias_correction: start v and u at 0 and divide them by ``1 - prod(beta_i)``, which is exact even when beta
             changes. False is the paper's start :math:`v_0 = O_F(x_0)`, which gives the first gradient the weight
             ``prod(beta_i)``: on networks it ends with a loss 1 to 10% higher.
         clip_scaling: bounds ``(c_l, c_u)`` of s = 1/(sqrt(u) + G0), the remedy where ``ass:2`` fails; None does not

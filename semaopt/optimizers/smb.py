@@ -49,10 +49,10 @@ class SMB(BilevelOptimizer):
         process_group: ranks over which every gradient and product is averaged (``torch.distributed.group.WORLD``), so
             that ranks with their own batches take the step of one process on the joint batch. The closures must use
             the bare module, not ``DistributedDataParallel``.
-        on_nonfinite: policy for a loss of ``outer``, a derivative or an estimate with NaN or Inf. None takes the step,
-            but refuses such a loss. ``"error"`` says where. ``"skip"`` skips the step, counts it in ``skipped_steps``,
-            runs no post-hooks and returns the loss. In both cases variables, averages, counters and the memory of the
-            inverse are unchanged; the samples are used up.
+        on_nonfinite: policy for a loss of ``outer``, a derivative or an estimate with NaN or Inf. None takes the
+            step, but raises an error for such a loss. ``"error"`` says where. ``"skip"`` skips the step, counts it in
+            ``skipped_steps``, runs no post-hooks and returns the loss. In both cases variables, averages, counters
+            and the memory of the inverse are unchanged; the samples are used up.
 
     After a step ``x.grad`` holds its hypergradient estimate.
 

@@ -185,7 +185,7 @@ class Sparsified:
 
     Args:
         oracle: the other oracle.
-        keep: q.
+        keep: the probability q.
     """
 
     oracle: Additive | Multiplicative | Noiseless

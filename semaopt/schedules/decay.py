@@ -71,9 +71,9 @@ class Stagewise(_FactorSchedule):
         optimizer: any torch optimizer with momentum (see :mod:`semaopt.schedules.momentum`).
         every: calls of ``step`` per stage; epochs * len(train) if it is called after every batch.
         factor: > 0; a factor above 1 lets lr and gamma grow (gamma up to 1).
-        on: the rates to move, ``"lr"``, ``"gamma"`` or both.
+        on: the rates to change, ``"lr"``, ``"gamma"`` or both.
         last_epoch: as in torch's schedulers.
-        compensate_bias: correct the bias of torch's Adam and AdamW exactly while beta1 moves (see
+        compensate_bias: correct the bias of torch's Adam and AdamW exactly while beta1 changes (see
             :mod:`semaopt.schedules.bias`); has no effect on other optimizers.
 
     >>> optimizer = semaopt.ASA([torch.nn.Parameter(torch.zeros(1))], lr=1.0, beta=0.5)
@@ -114,9 +114,9 @@ class Polynomial(_FactorSchedule):
         optimizer: any torch optimizer with momentum (see :mod:`semaopt.schedules.momentum`).
         every: calls of ``step`` per stage; epochs * len(train) if it is called after every batch.
         power: > 0; larger is faster.
-        on: the rates to move, ``"lr"``, ``"gamma"`` or both.
+        on: the rates to change, ``"lr"``, ``"gamma"`` or both.
         last_epoch: as in torch's schedulers.
-        compensate_bias: correct the bias of torch's Adam and AdamW exactly while beta1 moves (see
+        compensate_bias: correct the bias of torch's Adam and AdamW exactly while beta1 changes (see
             :mod:`semaopt.schedules.bias`); has no effect on other optimizers.
 
     >>> optimizer = semaopt.ASA([torch.nn.Parameter(torch.zeros(1))], lr=1.0, beta=0.5)
@@ -152,9 +152,9 @@ class InverseSqrt(_FactorSchedule):
 
     Args:
         optimizer: any torch optimizer with momentum (see :mod:`semaopt.schedules.momentum`).
-        on: the rates to move, ``"lr"``, ``"gamma"`` or both.
+        on: the rates to change, ``"lr"``, ``"gamma"`` or both.
         last_epoch: as in torch's schedulers.
-        compensate_bias: correct the bias of torch's Adam and AdamW exactly while beta1 moves (see
+        compensate_bias: correct the bias of torch's Adam and AdamW exactly while beta1 changes (see
             :mod:`semaopt.schedules.bias`); has no effect on other optimizers.
 
     >>> optimizer = semaopt.ASA([torch.nn.Parameter(torch.zeros(1))], lr=1.0, beta=0.5)
@@ -188,7 +188,7 @@ class Lambda(_FactorSchedule):
         lr: maps t, the number of calls of ``step``, to the factor of lr; None leaves lr alone.
         gamma: maps t to the factor of gamma = 1 - beta; None leaves beta alone. It may exceed 1: gamma is clipped to 1.
         last_epoch: as in torch's schedulers.
-        compensate_bias: correct the bias of torch's Adam and AdamW exactly while beta1 moves (see
+        compensate_bias: correct the bias of torch's Adam and AdamW exactly while beta1 changes (see
             :mod:`semaopt.schedules.bias`); has no effect on other optimizers.
 
     The functions are not saved in the state dict.

@@ -1,4 +1,4 @@
-"""A schedule that moves gamma in proportion to the lr of another schedule."""
+"""A schedule that changes gamma in proportion to the lr of another schedule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from semaopt.schedules.momentum import GammaScheduler, base_gammas, initial_gamm
 
 
 class Follow(GammaScheduler):
-    r"""Move gamma in proportion to the lr of a torch scheduler.
+    r"""Change gamma in proportion to the lr of a torch scheduler.
 
     .. math:: \gamma_t = \min(1, \gamma_0\eta_t/\eta_{ref})
 
@@ -27,10 +27,10 @@ class Follow(GammaScheduler):
 
     Args:
         scheduler: a scheduler of :mod:`torch.optim.lr_scheduler`. OneCycleLR and CyclicLR need
-            ``cycle_momentum=False``, because they would move a momentum of their own.
-        reference_lr: the lr that belongs to the initial gamma. Default: the ``max_lr`` of OneCycleLR and CyclicLR, the
-            initial lr of each group under any other scheduler.
-        compensate_bias: correct the bias of torch's Adam and AdamW exactly while beta1 moves (see
+            ``cycle_momentum=False``, because they would change a momentum of their own.
+        reference_lr: the lr at which gamma has its initial value. Default: the ``max_lr`` of OneCycleLR and CyclicLR,
+            the initial lr of each group under any other scheduler.
+        compensate_bias: correct the bias of torch's Adam and AdamW exactly while beta1 changes (see
             :mod:`semaopt.schedules.bias`); has no effect on other optimizers.
 
     >>> optimizer = semaopt.ASA([torch.nn.Parameter(torch.zeros(1))], lr=1.0, beta=0.5)
@@ -124,7 +124,7 @@ class Follow(GammaScheduler):
                 set_gamma(group, gamma * float(group["lr"]) / float(reference))
 
     def step(self, *args: Any, **kwargs: Any) -> None:
-        """Step the wrapped scheduler with these arguments, then move every gamma."""
+        """Step the wrapped scheduler with these arguments, then set every gamma."""
         self.scheduler.step(*args, **kwargs)
         self._step_count += 1
         self._moved()
@@ -191,7 +191,7 @@ class _FirstStep:
 
 
 def _references(scheduler: LRScheduler) -> list[float]:
-    """Return the lr of each group to which its initial gamma belongs."""
+    """Return, for each group, the lr at which gamma has its initial value."""
     groups = scheduler.optimizer.param_groups
     if isinstance(scheduler, OneCycleLR):
         return [float(group["max_lr"]) for group in groups]

@@ -5,12 +5,13 @@ field                     optimizers
 ========================  ==========================================================================
 ``group["beta"]``         semaopt; None marks a group that is not averaged, such as a dual variable
 ``group["betas"][0]``     torch's Adam, AdamW, NAdam ... and third-party ones; the other betas stay
-``group["momentum"]``     torch's SGD, Muon ...; a ``dampening`` moves along
+``group["momentum"]``     torch's SGD, Muon ...; a ``dampening`` changes with it
 ========================  ==========================================================================
 
 SGD's buffer is ``momentum * buffer + (1 - dampening) * g``, a fixed multiple (1 - dampening)/(1 - momentum) of a moving
 average. Changing the momentum alone would change that multiple, and with it the length of the steps. The dampening
-therefore moves so that the multiple is constant: with ``dampening=momentum`` the buffer remains the average itself.
+therefore changes such that the multiple is constant: with ``dampening=momentum`` the buffer remains the average
+itself.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _SMALLEST_GAMMA = 2.0**-53  # the smallest gamma for which 1 - gamma < 1
 def base_gammas(
     optimizer: Optimizer, on: Sequence[str] = ("lr", "gamma"), alternative: str = "use an optimizer with momentum"
 ) -> list[float | None]:
-    """Return the initial gamma of each group, None for a group without an average.
+    """Return the initial gamma of each group, or None for a group without an average.
 
     Args:
         optimizer: any torch optimizer.
@@ -76,7 +77,7 @@ def _field(group: dict[str, Any]) -> str | None:
 
 
 def gamma_of(group: dict[str, Any]) -> float | None:
-    """Return gamma = 1 - beta of a group, None if it is not averaged."""
+    """Return gamma = 1 - beta of a group, or None if it is not averaged."""
     field = _field(group)
     if field is None or group[field] is None:
         return None
@@ -117,7 +118,7 @@ def _write(group: dict[str, Any], field: str, value: float) -> None:
 
 
 class GammaScheduler(LRScheduler):
-    """Base class of the schedules that move gamma."""
+    """Base class of the schedules that change gamma."""
 
     compensate_bias = False
 

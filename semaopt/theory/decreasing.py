@@ -133,7 +133,7 @@ def decreasing(c: Constants, T: int, *, gamma_0: float | None = None, tracking: 
         T: the last step. The rates depend on it only if ``gamma_0`` is None and :math:`\sigma^2c = 0`.
         gamma_0: at most :math:`c_l/(8\sigma^2cc_u)`, which is also the default. If :math:`\sigma^2c = 0`, the default
             minimizes the bound after T steps.
-        tracking: satisfy also the conditions of the bound of the tracking error, which halve the step size.
+        tracking: also satisfy the conditions of the bound of the tracking error, which halve the step size.
 
     >>> c = semaopt.theory.Constants(L=1.0, sigma2=1.0, c=1.0, delta_f=1.0)
     >>> plan = semaopt.theory.decreasing(c, T=999)

@@ -89,7 +89,7 @@ def constant(c: Constants, T: int, *, tracking: bool = False) -> ConstantPlan:
     Args:
         c: needs ``L``, ``sigma2`` and ``delta_f``; ``c``, ``c_l`` and ``c_u`` have defaults.
         T: the last step.
-        tracking: satisfy also the conditions of the bound of the tracking error, which halve the step size.
+        tracking: also satisfy the conditions of the bound of the tracking error, which halve the step size.
 
     >>> c = semaopt.theory.Constants(L=2.0, sigma2=1.0, delta_f=5.0)
     >>> plan = semaopt.theory.constant(c, T=99_999)

@@ -178,7 +178,7 @@ def test_sigma2_without_a_full_gradient():
 @pytest.mark.parametrize("corrected", [False, True])
 @pytest.mark.parametrize("betas", [(0.9, 0.9, 0.9), (0.5, 0.9, 0.99)])
 def test_the_sample_against_the_estimate_before_it(corrected, betas):
-    """|O - v_t|^2 by hand, also where beta changes: v_1 is the first sample either way."""
+    """|O - v_t|^2 by hand, even if beta changes: v_1 is the first sample either way."""
     x = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
     optimizer = semaopt.ASA([x], lr=0.0, scaling="shb", bias_correction=corrected)
     expected = [None]
@@ -577,7 +577,7 @@ def test_shadow_averages_and_the_best_gamma_by_hand():
 
 
 def test_the_best_gamma_depends_on_the_noise():
-    """A moving target without noise wants a large gamma, a fixed one with noise a small gamma."""
+    """A moving target without noise needs a large gamma, a fixed one with noise a small gamma."""
 
     def best(noise, speed):
         generator = torch.Generator().manual_seed(1)

@@ -103,7 +103,7 @@ def test_accumulated_batches_equal_one_batch():
 
 
 def test_one_cycle_may_end_before_the_data():
-    """Accelerate does not step OneCycleLR past its end, also when Follow wraps it."""
+    """Accelerate does not step OneCycleLR past its end, even when Follow wraps it."""
 
     def configure(optimizer):
         return Follow(OneCycleLR(optimizer, 0.02, total_steps=6, cycle_momentum=False))

@@ -96,7 +96,7 @@ def test_a_copy_of_finished_stages_refuses_a_further_step(clone):
 
 
 def test_an_active_monitor_cannot_be_copied():
-    """A copy would be attached to nothing, and would go on to show the old numbers."""
+    """A copy would be attached to nothing, and would keep showing the old numbers."""
     x = parameter()
     optimizer = semaopt.ASA([x])
     with Monitor(optimizer, every=1) as monitor:

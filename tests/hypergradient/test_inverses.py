@@ -607,7 +607,7 @@ def test_first_order_has_the_bias_of_its_closed_form(penalty):
 
 
 def test_first_order_is_the_gradient_of_the_penalty_function():
-    """At y = y*(x), also where f_x depends on y: differentiate min_y f + lambda g - lambda min_y g, all in x."""
+    """At y = y*(x), even if f_x depends on y: differentiate min_y f + lambda g - lambda min_y g, all in x."""
     lam, H = 7.0, torch.tensor([[2.0, 0.3], [0.3, 1.0]], dtype=torch.float64)
     x = torch.nn.Parameter(torch.tensor([0.4, -1.0], dtype=torch.float64))
     y = torch.nn.Parameter(torch.linalg.solve(H, x.detach()))  # the minimizer of g

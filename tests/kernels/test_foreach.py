@@ -139,7 +139,7 @@ def test_no_step_waits_for_the_device(scaling, options, implementation):
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_counters_as_tensors_equal_the_loop(scaling, options, dtype, monkeypatch):
-    """What ``device_counters=True`` computes on a GPU, here on the CPU."""
+    """Compute on the CPU what ``device_counters=True`` computes on a GPU."""
     right = trained("loop", dtype, scaling, **options)
     monkeypatch.setattr(foreach, "on_host", lambda number: False)
     assert_agree(trained("foreach", dtype, scaling, **options), right, **CLOSE[dtype])

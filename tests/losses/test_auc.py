@@ -590,7 +590,7 @@ def test_every_method_trains_the_loss(kind, options):
 
 
 def test_the_default_rates_of_pdsm_train_the_loss():
-    """They were 1e-3 and 1e-2, which trained nothing."""
+    """The defaults were 1e-3 and 1e-2, with which the model learned nothing."""
     start, _ = train(semaopt.PDSM, steps=0, score="sigmoid")
     old, _ = train(semaopt.PDSM, score="sigmoid", lr=1e-3, dual_lr=1e-2)
     end, _ = train(semaopt.PDSM, score="sigmoid")

@@ -105,7 +105,7 @@ def test_pickle_keeps_policy_and_count():
 )
 @pytest.mark.parametrize("size", [1, 7, _SMALL, 5 * _SMALL])
 def test_all_finite(dtype, size):
-    """Finite elements pass even if their sum overflows; one bad element is found anywhere, also in complex numbers."""
+    """Finite elements pass even if their sum overflows; one bad element is found anywhere, even in complex numbers."""
     largest = torch.finfo(dtype).max
     g = torch.full((size,), largest, dtype=dtype)
     if dtype.is_complex:

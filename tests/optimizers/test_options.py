@@ -119,7 +119,7 @@ def test_single_list_of_groups_needs_both_roles():
 
 @pytest.mark.parametrize("kind", ["ASA", "SCMA", "PDAda", "PDSM", "SMB"])
 def test_bias_correction_is_the_default(kind):
-    """Without it the first gradient keeps the weight beta^t: 1 to 10% of the validation loss of networks."""
+    """Without it the first gradient keeps the weight beta^t, which costs networks 1 to 10% of validation loss."""
     optimizer = KINDS[kind]({"params": [parameter()]})
     assert optimizer.param_groups[0]["bias_correction"] is True
 

@@ -12,7 +12,7 @@ SHAPES, STEPS = [(3,), (2, 2)], 30
 
 
 def uniform_numbers(seed):
-    """The numbers that decide on tau: those of torch's generator with this seed."""
+    """The random numbers that determine tau, from torch's generator with this seed."""
     generator = torch.Generator().manual_seed(seed)
     while True:
         yield torch.rand((), generator=generator, dtype=torch.float64).item()

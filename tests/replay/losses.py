@@ -55,7 +55,7 @@ def dro(draw):
 
 
 def batches(draw, loss, twin, make, call):
-    """Largest deviation of values and gradients over batches whose averages go on.
+    """Largest deviation of values and gradients over several batches, with averages that carry over between them.
 
     ``make()`` returns the input, the further arguments of our loss, and the numpy value as a function of the input.
     """

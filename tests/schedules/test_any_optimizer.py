@@ -1,4 +1,4 @@
-"""Schedules on torch's and third-party optimizers: where the momentum is, and what moves with it."""
+"""Schedules on torch's and third-party optimizers: where the momentum is, and what changes with it."""
 
 import copy
 import io

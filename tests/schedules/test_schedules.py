@@ -153,12 +153,12 @@ def test_follow_reduce_on_plateau():
 
 
 def test_follow_reduce_on_plateau_is_one():
-    """Trainers look at the class to know that ``step`` wants a metric."""
+    """Trainers look at the class to know that ``step`` needs a metric."""
     schedule = Follow(lr_scheduler.ReduceLROnPlateau(make(), patience=3))
     for one in (schedule, copy.deepcopy(schedule), pickle.loads(pickle.dumps(schedule))):
         assert isinstance(one, Follow)
         assert isinstance(one, lr_scheduler.ReduceLROnPlateau)
-        assert (one.patience, one.in_cooldown) == (3, False)  # what Follow has not, the inner scheduler has
+        assert (one.patience, one.in_cooldown) == (3, False)  # found in the inner scheduler
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = schedule.nothing
     assert not isinstance(Follow(lr_scheduler.ExponentialLR(make(), 0.9)), lr_scheduler.ReduceLROnPlateau)
@@ -187,7 +187,7 @@ def test_state_dict_resumes_exactly(name):
     again = SCHEDULES[name](resumed)
     again.load_state_dict(saved["schedule"])
     resumed.load_state_dict(saved["optimizer"])
-    resumed._opt_called = True  # what torch asks of a resumed optimizer, or it warns of the order of calls
+    resumed._opt_called = True  # torch requires it of a resumed optimizer, and otherwise warns about the order of calls
     assert walk(resumed, again, 8) == rest
 
 

@@ -107,7 +107,7 @@ def test_other_outputs(output):
 
 
 def test_linear_convergence_on_a_pl_function():
-    """thm:min_PL in small: halving eta and gamma while doubling T halves the error stage by stage, x^2 + 3 sin^2 x."""
+    """Halving eta and gamma and doubling T halves the error in each stage, as in thm:min_PL, on x^2 + 3 sin^2 x."""
     errors = []
     for stages in (1, 5):
         runs = []

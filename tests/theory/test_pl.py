@@ -35,7 +35,7 @@ def test_each_stage_halves_the_bound():
 
 @pytest.mark.parametrize("mu", [0.1, 1.0, 5.0, 40.0])
 def test_the_carried_error_stays_bounded_for_every_mu(mu):
-    """E|v_k - grad F(x_k)|^2 <= B eps_k carries over to the next stage, also for mu so large that 48 is too small."""
+    """E|v_k - grad F(x_k)|^2 <= B eps_k carries over to the next stage, even for mu so large that 48 is too small."""
     c = Constants(L=40.0, mu=mu, sigma2=1.0, delta_f=1.0)
     B = max(4.0, 22 / 9 * mu)
     for k, stage in enumerate(pl(c, epsilon=0.1).stages):

@@ -63,7 +63,7 @@ class Scale:
 
 
 def panel_metrics(finding: Finding) -> list[str]:
-    """Return the metrics that are drawn: that of the claim and the last other one, training before test.
+    """Return the metrics that are drawn: the claim's metric and the last of the others, training before test.
 
     A claim about the scaling s has all quantiles of s.
     """
@@ -193,7 +193,7 @@ def caption(finding: Finding) -> str:
 
 
 def draw_panel(axes: Axes, finding: Finding, key: str, looks: Looks) -> Scale | None:
-    """Draw one panel; the result is the scale of its curves, None if its lines have a legend of their own."""
+    """Draw one panel; return the scale of its curves, or None if its lines have their own legend."""
     claim = finding.spec.claim
     if claim.metric in BOUNDS:
         draw_quantiles(axes, finding, key, looks)

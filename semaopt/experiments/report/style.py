@@ -163,7 +163,7 @@ for _hue, _names in _BETA_STUDY.items():
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Return the look of each method; names outside :data:`LOOKS` take the next free ones in alphabetical order.
 
-    A free look has a hue that no other name uses or, once all hues are taken, an unused combination of the 294.
+    A free look has a hue that no other name uses or, once all hues are taken, is an unused one of the 294 combinations.
 
     >>> looks(["pdsm", "mine"])["mine"].hue
     'vermillion'

@@ -65,11 +65,15 @@ def plural(number: int, noun: str) -> str:
 
 
 def join(names: Sequence[str]) -> str:
-    """Join names with commas and "and".
+    """Join names with commas and "and", or with semicolons if a name contains a comma.
 
     >>> join(["a"]), join(["a", "b"]), join(["a", "b", "c"])
     ('a', 'a and b', 'a, b and c')
+    >>> join(["a", "a, no average", "b"])
+    'a; a, no average; and b'
     """
+    if len(names) > 2 and any(", " in name for name in names):
+        return "; ".join([*names[:-1], f"and {names[-1]}"])
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
@@ -401,7 +405,8 @@ def extension(finding: Finding, one: Extension) -> str:
 
 def on_edge(finding: Finding, tuning: Tuning, name: str, end: int, methods: Iterable[str]) -> str:
     """Say which best values are still on the edge of the grid."""
-    return f"The best {axis(name)} of {_labels(finding, methods)} is still on the edge, {tuning.edge(name, end):.3g}."
+    edge = f"{tuning.edge(name, end):.3g}"
+    return f"The best {axis(name)} of {_labels(finding, methods)} is still on the edge of the search space, {edge}."
 
 
 def _labels(finding: Finding, names: Iterable[str]) -> str:

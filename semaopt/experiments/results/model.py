@@ -183,10 +183,10 @@ class Finding:
         return [value if math.isfinite(value) else self._worst(metric) for value in ends]
 
     def _worst(self, metric: str) -> float:
-        """Return the value that a diverged run counts with.
+        """Return the value that stands for a diverged run.
 
-        It is the largest loss of any epoch of any run. For an AUC it is the chance level, or a lower end of any run;
-        for other shares it is 0.
+        It is the largest loss of any epoch of any run. For an AUC it is the chance level 0.5, or the lowest final
+        value of any run if that is lower. For other shares it is 0.
         """
         if is_share(metric):
             ends = [value for final in self.finals for value in final.ends(metric, self.spec.final_epochs)]

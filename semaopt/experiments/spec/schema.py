@@ -107,7 +107,7 @@ class Tuning(Settings):
 
 
 class Group(Settings):
-    """Methods that are compared as one, by the mean of their results in each study: one side of a factor."""
+    """Methods that are compared as one, by their mean in each study: for example all with one value of a factor."""
 
     label: Annotated[str, Field(min_length=1, max_length=80)]
     methods: list[str] = Field(min_length=1)

@@ -41,7 +41,7 @@ class AAResult:
 
     @property
     def standard_error(self) -> float:
-        """The binomial standard error of the rate; it does not cover the luck of this set of studies."""
+        """The binomial standard error of the rate; it does not cover the randomness of this set of studies."""
         return math.sqrt(self.rate * (1 - self.rate) / self.resamples)
 
 

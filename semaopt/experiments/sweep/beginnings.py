@@ -1,4 +1,4 @@
-"""Common beginnings: runs that agree until the first decay of a rate are trained once until then.
+"""Common beginnings: runs that are identical up to the first decay of a rate are trained only once up to it.
 
 The first of such runs saves its state at the end of that epoch, before its rates decay; the others start from it.
 Their results are those of training from scratch, to the bit.
@@ -41,7 +41,7 @@ def shared(units: Sequence[Unit]) -> tuple[list[Unit], list[Unit]]:
 
 
 def beginning(unit: Unit) -> str:
-    """Return the key of the checkpoint that a unit may share, empty if its rates do not decay."""
+    """Return the key of the checkpoint that a unit may share, or an empty string if its rates do not decay."""
     epoch = _first_decay(unit.runs[0])
     return digest([_key(unit), epoch]) if epoch else ""
 
@@ -55,7 +55,7 @@ def _first_decay(run: Run) -> int:
 def _can_share(run: Run) -> bool:
     """Whether the state of the algorithm before its first decay does not depend on the schedule.
 
-    That is so for the algorithms of the package. Schedules of gamma store the past betas in torch's Adam.
+    It does not for the algorithms of the package. It does for torch's Adam, where schedules of gamma store past betas.
     """
     sampled = issubclass(objectives.find(run.loss), objectives.Sampled)
     return run.algorithm.name in algorithms.ALGORITHMS and not sampled

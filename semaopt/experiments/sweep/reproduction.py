@@ -42,7 +42,7 @@ def position(name: str) -> tuple[int, str]:
 
 
 def group_of(name: str) -> str:
-    """Return the group of a spec, an empty string if it has none.
+    """Return the group of a spec, or an empty string if it has none.
 
     >>> group_of("beta-study-digits"), group_of("mine")
     ('beta-study', '')
@@ -75,7 +75,7 @@ def select(scale: str, only: str | None = None) -> Parts:
 
 
 def _remedy(spec: Spec) -> str | None:
-    """Return the command that makes a spec runnable here; None if it is."""
+    """Return the command that makes a spec runnable here, or None if it is runnable."""
     if find(spec.data.name).missing(root_folder()):
         return f"semaopt data fetch {spec.data.name}"
     if spec.data.name in _MOLECULES and importlib.util.find_spec("rdkit") is None:

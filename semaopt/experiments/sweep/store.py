@@ -1,7 +1,7 @@
 """The store: results of all runs in one SQLite file.
 
 It uses SQLite's default rollback journal with ``synchronous = FULL``. A committed run is on disk, an interrupted one
-leaves nothing, and between commits the store is a single file that can be copied, also on a network file system. (A
+leaves nothing, and between commits the store is a single file that can be copied, even on a network file system. (A
 write-ahead log is faster for many writers; here one process writes, once per finished run.) SQLite does not verify
 what it reads, so each row has a checksum.
 """

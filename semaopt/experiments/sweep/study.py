@@ -210,7 +210,7 @@ def preflight(spec: Spec, only: Sequence[str] = ()) -> None:
     if find(spec.data.name).missing(root_folder()):
         return
     purposes: tuple[Purpose, ...] = ("final",) if spec.tuning is None else ("tune", "final")
-    for purpose in purposes:  # they measure other parts of the data
+    for purpose in purposes:  # tuning and final runs measure different parts of the data
         run = make(spec, spec.methods[0], {}, seed=0, purpose=purpose, machine=Machine())
         try:
             loop.rehearse(run)

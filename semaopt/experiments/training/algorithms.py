@@ -71,7 +71,7 @@ class AlgorithmInfo:
     Attributes:
         problem: the kind of problem it solves.
         takes: its hyper-parameters.
-        make: builds it from the variables, the hyper-parameters of each group, and the steps of an epoch.
+        make: builds it from the variables, the hyper-parameters of each group, and the number of steps per epoch.
         required: hyper-parameters that a spec must give; None stands for all rates it takes.
         staged: whether it has stages of its own, of ``every`` epochs.
         any_name: whether it takes hyper-parameters that are not in ``takes`` (a plug-in with ``**kwargs``).
@@ -225,7 +225,7 @@ def _bilevel(
 
     Args:
         algorithm: the optimizer class.
-        inverse, scaling: its defaults, None if it takes none.
+        inverse, scaling: its defaults, or None if it takes none.
         more: further options.
         numbered: whether its closures take the number of a sample.
     """
@@ -440,7 +440,7 @@ def restore(optimizer: Optimizer, schedule: Schedule, state: Mapping[str, Any], 
     groups = [{**mine, **group} for mine, group in zip(own, saved["param_groups"], strict=True)]
     optimizer.load_state_dict({**saved, "param_groups": groups})
     if schedule.of is not None:
-        # Torch warns in the first step of a schedule (count 1) that comes before a step of this optimizer object.
+        # With a larger step count, torch does not warn that the schedule steps before this optimizer object has.
         schedule.load_state_dict({**schedule.of.state_dict(), "last_epoch": branch, "_step_count": branch + 2})
 
 

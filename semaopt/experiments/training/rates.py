@@ -1,4 +1,4 @@
-"""Shapes of lr and gamma over a whole run, for specs that name a ``schedule``; they move after every step.
+"""Shapes of lr and gamma over a whole run, for specs that name a ``schedule``; they change after every step.
 
 =====================  ===============================================================================
 hyper-parameter        values
@@ -30,7 +30,7 @@ Shape = Callable[[int], float]
 NAMES = frozenset({"schedule", "warm_up", "gamma_schedule"})
 """The hyper-parameters of this module."""
 
-_LAST = 0.2  # share of the steps in which "rise" moves gamma
+_LAST = 0.2  # share of the steps in which "rise" changes gamma
 _RISE = 3.0  # its factor at the last step
 
 
@@ -83,7 +83,7 @@ def shapes(values: Mapping[str, Any], steps: int) -> tuple[Shape, Shape]:
 
 
 def schedule(optimizer: Optimizer, values: Mapping[str, Any], steps: int) -> schedules.Lambda:
-    """Return the schedule of a run of ``steps`` steps; gamma is left alone unless ``gamma_schedule`` moves it."""
+    """Return the schedule of a run of ``steps`` steps; gamma is constant unless ``gamma_schedule`` changes it."""
     lr, gamma = shapes(values, steps)
     moves = values.get("gamma_schedule", "constant") != "constant"
     return schedules.Lambda(optimizer, lr=lr, gamma=gamma if moves else None)

@@ -148,7 +148,8 @@ def test_best_values_on_an_edge_are_reported(results):
     tuning = replace(finding.tuning, on_edge={("lr", -1): ("adam", "both")})
     changed = replace(results, findings=(with_study(finding, tuning=tuning),))
     edge = tuning.edge("lr", -1)
-    text = f"The best lr of folklore Adam and increasing β + decreasing lr is still on the edge, {edge:.3g}."
+    names = "folklore Adam and increasing β + decreasing lr"
+    text = f"The best lr of {names} is still on the edge of the search space, {edge:.3g}."
     assert text in html.render(changed)
     assert text in markdown.render(changed)
     (written,) = to_json(changed)["experiments"]["tiny"]["tuning"]

@@ -1,7 +1,7 @@
 """Sweeps that are killed, run out of disk space, are locked out or damaged; test_disturbed.py runs this program.
 
 It imports everything and does one sweep undisturbed; then every sweep is a fork of it, so that twenty of them cost
-little more than their training. What became of them is printed as JSON.
+little more than their training. Their outcomes are printed as JSON.
 """
 
 from __future__ import annotations

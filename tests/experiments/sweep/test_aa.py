@@ -19,7 +19,7 @@ ORIGIN = Origin("", "", {}, 0, 0.0, 0.0, "")
 
 
 def finding(studies, spread, seed=7):
-    """Return studies whose losses differ by the luck of tuning (``spread``) and hardly by the seed."""
+    """Return studies whose losses differ by chance in the tuning (``spread``) and hardly by the seed."""
     rng = random.Random(seed)
     spec = a_spec(studies=studies, epochs=1)
     found = []
@@ -38,7 +38,7 @@ def test_halves_of_one_method_are_rarely_different():
 
 
 def test_intervals_over_seeds_would_decide_nearly_always():
-    """With one study per side the luck of tuning looks like a difference: this is why the study is the unit."""
+    """With one study per side, chance in the tuning looks like a difference. This is why the study is the unit."""
     found = finding(10, 0.5)
     decided = 0
     for first, second in zip(found.studies[::2], found.studies[1::2], strict=True):

@@ -1,6 +1,6 @@
 """Sweeps that are killed, run out of disk space, or are damaged: the results are identical, or an error says why.
 
-What is disturbed, and how, is in disturbed.py.
+disturbed.py defines what is disturbed, and how.
 """
 
 import json

@@ -237,7 +237,7 @@ def test_trials_of_a_grown_grid_compete_with_earlier_ones():
 
 
 def test_halving_does_not_make_a_gentle_slope_an_edge():
-    """Losses depend on the epoch and hardly on lr. That no inner trial finished is no reason to grow."""
+    """Losses depend on the epoch and hardly on lr. The axis does not grow just because no inner trial finished."""
     spec = without_decay(searched("grid-bbbp", "small"))
 
     def evaluate(asked, until):

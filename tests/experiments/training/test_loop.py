@@ -97,7 +97,7 @@ def test_tuning_never_sees_the_test_part(tmp_path, monkeypatch):
     assert set(tune[0].curves) == {"train_loss", "valid_loss"}
     poisoned(monkeypatch, "test")
     assert train(tmp_path, a_run(purpose="tune"))[0].curves == tune[0].curves
-    assert train(tmp_path)[0].curves != final[0].curves  # the replacement matters where the test part is read
+    assert train(tmp_path)[0].curves != final[0].curves  # a run that reads the test part differs
 
 
 def test_final_runs_never_see_the_validation_part(tmp_path, monkeypatch):

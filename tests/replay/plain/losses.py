@@ -55,7 +55,7 @@ class Tracked:
         return self.new[key] + 1j * np.imag(g)
 
     def step(self, value, x):
-        """Value and gradient of one batch; then the averages move on."""
+        """Value and gradient of one batch; updates the averages afterwards."""
         found = np.real(value(x.astype(complex))), gradient(value, x)
         self.z |= self.new
         return found

@@ -109,8 +109,8 @@ class BenchmarkRegularization(Benchmark):
     """One ridge penalty per feature of a logistic regression; see :class:`semaopt.problems.RegularizationSelection`.
 
     As in the benchmark, g is the loss on the official training set (here the training and the validation part) and f is
-    the loss on the official test set. It is an optimization problem: nothing is left to test on. The data need two
-    classes.
+    the loss on the official test set. It is a pure optimization problem, so no data are left for testing. The data
+    need two classes.
     """
 
     title: ClassVar[str] = "regularization selection (bilevel)"
