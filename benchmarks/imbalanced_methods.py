@@ -94,7 +94,7 @@ def tracked(name: str, parameters: list[nn.Parameter], task: Task, **options: An
     samplers = task.balanced(options.pop("balanced", 0.5))
     rates = {key: options.pop(key) for key in ("lr", "beta", "weight_decay", "scaling") if key in options}
     loss, n = getattr(semaopt.losses, name), task.b.shape[1]
-    prior = options.pop("prior", None)  # None: that of each batch
+    prior = options.pop("prior", None)  # None: the prior of each batch
     priors = task.b.double().mean(1).tolist() if prior == "data" else [prior] * len(task.b)
     losses = [loss(n, prior=p, validate=False, **options) for p in priors]
     return Setup(functools.partial(each, losses), semaopt.ASA(parameters, **rates), samplers)

@@ -92,7 +92,7 @@ def divisor(weight: Tensor, v: Tensor) -> Rate:
 
 
 def group_norm(tensors: list[Tensor]) -> Tensor:
-    """Return the Euclidean norm over all tensors as one vector; the global norm if they are sharded (FSDP2).
+    """Return the Euclidean norm of all tensors, taken as one vector; if they are sharded (FSDP2), of all shards.
 
     It is computed in float64 if the device has it, since the square of 1e20 overflows float32.
     """
@@ -115,7 +115,7 @@ def square(g: Tensor) -> Tensor:
 
 
 def largest(g: Tensor) -> float:
-    """Return the largest number of g's dtype; for float32, that of bf16, because averages may be stored in bf16."""
+    """Return the largest number of g's dtype or, for float32, of bf16, because averages may be stored in bf16."""
     return torch.finfo(torch.bfloat16 if g.dtype == torch.float32 else g.dtype).max
 
 

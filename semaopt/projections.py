@@ -117,8 +117,8 @@ class Box(_TensorFields):
 class Ball(_TensorFields):
     """Y = {|y - center| <= radius}, the Euclidean ball over all entries.
 
-    The center is a number, which stands for every entry, or a tensor that broadcasts to the shape of y. The norm of
-    complex entries is that of their pairs of reals.
+    The center is a number, which stands for every entry, or a tensor that broadcasts to the shape of y. For complex
+    entries the norm is taken over their pairs of reals.
 
     >>> semaopt.projections.Ball(1.0)(torch.tensor([3.0, 4.0]))
     tensor([0.6000, 0.8000])

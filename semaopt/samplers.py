@@ -118,7 +118,7 @@ class ClassBalanced(Sampler[list[int]]):
         """Continue with the batch that follows the saved position; at the end of an epoch there is none."""
         for name, value in self._identity().items():
             remedy = f"Construct the sampler with {name}={state.get(name)}, or start a new epoch with set_epoch()."
-            require(state.get(name) == value, name, value, f"must be that of the state, {state.get(name)}", remedy)
+            require(state.get(name) == value, name, value, f"must be the value in the state, {state.get(name)}", remedy)
         self.epoch, self._start = int(state["epoch"]), int(state["position"])
         self._position = self._start
 

@@ -42,7 +42,7 @@ def _reset_accelerate():
             state._reset_state()
 
 
-# Lightning's own calls of what torch deprecates, and its advice on loaders.
+# Lightning itself calls functions that torch deprecates, and gives advice on loaders.
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.mark.filterwarnings("ignore:The number of training batches")

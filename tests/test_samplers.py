@@ -214,7 +214,7 @@ def test_invalid_arguments(arguments, text):
 
 def test_a_state_of_another_sampler_is_refused():
     state = ClassBalanced(binary(), 16, seed=3).state_dict()
-    with pytest.raises(ValueError, match=r"seed=0.*must be that of the state, 3.*seed=3"):
+    with pytest.raises(ValueError, match=r"seed=0.*must be the value in the state, 3.*seed=3"):
         ClassBalanced(binary(), 16).load_state_dict(state)
 
 

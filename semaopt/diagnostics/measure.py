@@ -62,7 +62,7 @@ def item(x: Tensor) -> float:
 
 
 def averaged(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Return the param groups whose gradients are averaged: those of x, not the y of a min-max or bilevel problem."""
+    """Return the param groups whose gradients are averaged: they hold x, not the y of a min-max or bilevel problem."""
     return [group for group in optimizer.param_groups if _is_averaged(group)]
 
 
@@ -105,7 +105,7 @@ def scaling_range(
 ) -> tuple[float, float, float] | None:
     """Return the smallest, the median and the largest s = 1/(sqrt(u) + G0) of a group's last step, or None.
 
-    s falls with u, so one pass over u finds both ends. The median is that of a sample of the coordinates.
+    s falls with u, so one pass over u finds both ends. The median is taken over a sample of the coordinates.
 
     Args:
         optimizer: the optimizer of the group.

@@ -228,7 +228,7 @@ def validate_spec(spec: str | Path | Spec, scale: str | None, only: Sequence[str
 
 
 def _parts(spec: str | Path | Spec, scale: str | None, only: Sequence[str]) -> tuple[reproduction.Parts, str]:
-    """Return the specs to run, one or those of a group, and the name of their default output folder."""
+    """Return the specs to run (one, or all of a group) and the name of their default output folder."""
     if not isinstance(spec, str) or spec not in reproduction.GROUPS or Path(spec).exists():
         found = validate_spec(spec, scale, only)
         return reproduction.Parts((found,)), found.name

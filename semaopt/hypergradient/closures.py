@@ -148,8 +148,8 @@ class Oracles:
         upper, lower: x and y. Parameters with ``requires_grad=False`` are left out.
         decay: lambda for each of ``lower``; g is ``inner()`` plus ``lambda/2 |y|^2``, added in closed form.
         process_group: if given, every gradient and every product is averaged over its ranks before it enters the
-            next product. The result is that of one process on the joint batch: a product of averages, not an average
-            of products.
+            next product. The result is the same as on one process with the joint batch: a product of averages, not an
+            average of products.
         watch: if given, receives every gradient and product with a name for the error message, and may raise.
         first_loss: the value of ``outer()`` in the first step. A loss 1e8 times as large is an error.
         lower_norm: the norm of y at the start of the step, kept for the optimizer.

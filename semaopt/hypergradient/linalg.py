@@ -142,7 +142,8 @@ def hessian_matrix(sample: Sample, limit: int) -> Tensor:
     """Return g_yy of one sample as a matrix; raise if it has more than ``limit`` rows."""
     d = sum(y.numel() for y in sample.oracles.lower)
     require(d > 0, "lower parameters", d, "all lower tensors are empty", "pass tensors with elements as lower=")
-    require(d <= limit, "lower parameters", d, f"a dense Hessian is for at most {limit}", "use CG or TrackedSystem")
+    rule = f"must be at most {limit} for a dense Hessian"
+    require(d <= limit, "lower parameters", d, rule, "use CG or TrackedSystem")
     rows, start = _rows(sample, sample.oracles.lower), 0
     for lam, y in zip(sample.oracles.decay, sample.oracles.lower, strict=False):
         rows.diagonal()[start : start + y.numel()] += lam

@@ -257,7 +257,7 @@ class Learner:
         return value.detach()
 
     def _auc(self, scores: Tensor, b: Tensor) -> Result | None:
-        """Set the gradients of s, r, y and return that of the scores, or None if the kernel does not support them."""
+        """Set the gradients of s, r, y and return the :class:`Result`, or None if the kernel does not support it."""
         loss = self.auc
         if loss is None or len(self.prior) > 1 or not scores.is_cpu:
             return None

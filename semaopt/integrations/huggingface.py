@@ -48,9 +48,9 @@ def trainer_kwargs(
 ) -> dict[str, Any]:
     """Return the arguments of ``transformers.Trainer`` that make it train with an optimizer and a loss of semaopt.
 
-    ``Trainer(model, args, train_dataset=..., **trainer_kwargs(loss, lr=1e-4))``. The learning rate is that of the
-    optimizer here, not ``args.learning_rate``; ``args.weight_decay`` and ``args.lr_scheduler_type`` apply as usual.
-    The decay is decoupled, as in AdamW, and the variables of the loss are not decayed.
+    ``Trainer(model, args, train_dataset=..., **trainer_kwargs(loss, lr=1e-4))``. The learning rate is the one given
+    here, not ``args.learning_rate``; ``args.weight_decay`` and ``args.lr_scheduler_type`` apply as usual. The decay
+    is decoupled, as in AdamW, and the variables of the loss are not decayed.
 
     The variables and averages of the loss are saved in ``optimizer.pt`` of each checkpoint, so
     ``train(resume_from_checkpoint=...)`` continues exactly, and the saved model does not contain them. Processes that
@@ -236,7 +236,7 @@ class _Build(Optimizer):
 
 
 def _save_with(optimizer: Optimizer, loss: nn.Module) -> None:
-    """Make the state dict of the optimizer hold that of the loss."""
+    """Add the state dict of the loss to that of the optimizer."""
     loaded: list[Any] = []
 
     def add(_: Optimizer, state: dict[str, Any]) -> None:

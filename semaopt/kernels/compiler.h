@@ -28,8 +28,8 @@ static __forceinline int64_t fetch_add(int64_t *at, int64_t value) { return _Int
 
 INLINE int64_t fetch_add(int64_t *at, int64_t value) { return __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
 
-/* Functions can be compiled for single instruction sets, and the processor can be asked for them. MSVC compiles a whole
- * file for one set: there only the portable code exists. */
+/* Functions can be compiled for single instruction sets, and the program can ask which sets the processor has.
+ * MSVC compiles a whole file for one set: there only the portable code exists. */
 #if defined(__x86_64__)
 #define INSTRUCTION_SETS
 #endif

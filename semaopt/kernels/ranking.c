@@ -9,7 +9,7 @@
 
 #include "step.h"
 
-/* ranking.py packs the fields in this order; prior is NaN for that of the batch. */
+/* ranking.py packs the fields in this order; a prior of NaN means the prior of the batch. */
 typedef struct {
     double margin, sigmoid, gamma, prior, temperature, outer, share, validate;
     double value; /* output */

@@ -30,7 +30,7 @@ class StepRule:
         maximize: whether to ascend.
         differentiable: whether to record a graph of the step.
         implementation: ``"auto"``, ``"c"``, ``"triton"``, ``"foreach"`` or ``"loop"``.
-        state_dtype: dtype that the averages are stored in; None means that of the arithmetic.
+        state_dtype: dtype that the averages are stored in; None means the dtype of the arithmetic.
 
     >>> from semaopt.kernels import StepRule
     >>> StepRule.sgd(0.1).gamma

@@ -55,9 +55,9 @@ class AUCMinMax(nn.Module):
     hold any number of positives, including none.
 
     Args:
-        prior: p in (0, 1), the share of positives among the examples *in the batches*: that of the training set under
-            uniform sampling, 0.5 if a sampler draws as many positives as negatives. With a wrong p the objective is
-            smallest where all scores are equal. A sequence defines one problem per class (see Shapes).
+        prior: p in (0, 1), the share of positives among the examples *in the batches*: the share in the training set
+            under uniform sampling, 0.5 if a sampler draws as many positives as negatives. With a wrong p the
+            objective is smallest where all scores are equal. A sequence defines one problem per class (see Shapes).
             :meth:`from_labels` counts it, :meth:`from_sampler` asks a sampler.
         s, r: initial values, one number or one per class. None starts at the score of a zero output: 0.5 for the
             sigmoid, 0 for a linear score. From 0, the squares would first pull every sigmoid to 0, and the scores of a

@@ -82,7 +82,7 @@ class RankingLoss(Tracked):
         return SCORES[self.score](full_precision(scores)[0])
 
     def _labelled(self, scores: Tensor, labels: Tensor, index: Tensor | None, columns: int = 1) -> Ranked:
-        """Return the validated inputs, with a process group those of all ranks; vectors if there is one label."""
+        """Return the validated inputs, gathered from all ranks of a process group; vectors if there is one label."""
         _validate_shapes(scores, labels, columns)
         shape = (-1,) if columns == 1 else (-1, columns)
         b, rows = labels.reshape(shape), self.rows(index, len(scores))
@@ -166,7 +166,7 @@ class MeanAveragePrecision(RankingLoss):
     Args:
         size: number of training examples.
         num_labels: number C of columns; scores and labels are (n, C). NaN marks a missing label.
-        prior: share of positives in the data, one number or one per label; None takes that of each batch.
+        prior: share of positives in the data, one number or one per label; None takes the share in each batch.
         options: as in :class:`AveragePrecision`.
 
     >>> loss = semaopt.losses.MeanAveragePrecision(size=100, num_labels=3)

@@ -50,7 +50,7 @@ class Tracked(nn.Module):
 
     The averages are a float32 buffer :attr:`z`, NaN for an example that was not visited yet. They are saved with the
     ``state_dict`` and move with the module. In evaluation mode or under ``no_grad`` they are neither read nor changed:
-    the loss is that of the batch alone, and no index is needed.
+    the loss depends on the batch alone, and no index is needed.
     """
 
     z: Tensor | None
@@ -86,7 +86,7 @@ class Tracked(nn.Module):
         if buffer is None:
             return log_g
         new = self.update_log(buffer, log_g, rows)
-        ratio = (log_g.detach() - new).exp()  # g/z: the derivative of log z is that of g over z
+        ratio = (log_g.detach() - new).exp()  # g/z: the derivative of log z is the derivative of g, divided by z
         return new + ratio * (log_g - log_g.detach())
 
     @torch.no_grad()

@@ -55,7 +55,7 @@ FIXED: dict[str, Any] = {
 Ready = tuple[dict[str, Any], list[Tensor], list[Tensor], list[dict[str, Any]]]
 
 
-#: Keys of a group that are not options: torch's, those of schedules, and the name that loggers show.
+#: Keys of a group that are not options: keys of torch, keys of schedules, and the name that loggers show.
 _EXTRA = {"params", "param_names", "role", "name", "max_lr", "min_lr", "swa_lr", "base_momentum", "max_momentum"}
 
 
@@ -177,7 +177,7 @@ def _counter_device(group: Mapping[str, Any], x: Tensor) -> torch.device | str:
 
 
 def _restored_state(group: Mapping[str, Any], saved: Mapping[str, Any], x: Tensor) -> dict[str, Tensor]:
-    """Return the state of parameter ``x`` from a checkpoint, as the options of its group say."""
+    """Return the state of parameter ``x`` from a checkpoint, in the form that the options of its group require."""
     return restored(saved, x, group.get("state_dtype"), _counter_device(group, x))
 
 
@@ -384,7 +384,7 @@ class SemaOptimizer(Optimizer):
                 self._init_states(self._started_with(group))
 
     def _started_with(self, group: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the groups whose parameters get their states together with those of this group.
+        """Return the groups whose parameters get their states at the same time as the parameters of this group.
 
         torch.compile reads the states after the first call of ``_init_group`` and does not see later ones.
         """

@@ -225,7 +225,7 @@ class BilevelOptimizer(SemaOptimizer):
             self.algorithm_state["first_norm"] = oracles.lower_norm
         for group in self._of("upper"):
             for x in group["params"]:
-                x.grad = None  # a frozen parameter has no estimate; that of the last step must not move it
+                x.grad = None  # a frozen parameter has no estimate; the estimate of the last step must not move it
         for x, g in zip(oracles.upper, estimate, strict=True):
             x.grad = None if g is None else g.to(x.dtype)
         for group in self._of("upper"):

@@ -180,7 +180,7 @@ def _listed(params: Any) -> Any:
 
 
 def _named(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Name the parameters of all groups if those of one are named, since torch wants names for all or none."""
+    """If the parameters of one group have names, name all parameters, since torch wants names for all or none."""
     named = [
         isinstance(group["params"], list) and isinstance(next(iter(group["params"]), None), tuple) for group in groups
     ]

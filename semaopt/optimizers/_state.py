@@ -57,7 +57,7 @@ def zero_state(
 ) -> dict[str, Tensor]:
     """Return the state of ``x`` before its first step: a counter, zero buffers and, if asked for, their weights.
 
-    ``device`` is that of the counter and the weights.
+    ``device`` is the device of the counter and the weights.
     """
     state = {"step": counter("step", device=device)}
     for name in buffers:

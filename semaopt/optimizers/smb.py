@@ -41,8 +41,8 @@ class SMB(BilevelOptimizer):
         inverse: how to apply :math:`[g_{yy}]^{-1}`, one of :mod:`semaopt.hypergradient`: ``TrackedSystem()`` (the
             default), ``Neumann(terms, bound)`` (the paper's), ``NeumannSeries``, ``CG``, ``Exact``, and ``FirstOrder``,
             which needs no second derivatives.
-        lower_weight_decay: lambda of a term :math:`\frac\lambda2|y|^2` that is added to g in closed form. The
-            result is that of the same term in ``inner()``; for a linear model a step takes a third less time.
+        lower_weight_decay: lambda of a term :math:`\frac\lambda2|y|^2` that is added to g in closed form. The result
+            is the same as with this term in ``inner()``; for a linear model a step takes a third less time.
         project: projection onto Y, one of :mod:`semaopt.projections` or any callable that changes a tensor in place.
             Each lower tensor is projected on its own.
         weight_decay, decoupled_weight_decay, bias_correction, clip_scaling: for x, as in :class:`semaopt.ASA`.

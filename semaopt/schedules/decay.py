@@ -41,7 +41,7 @@ class _FactorSchedule(GammaScheduler, ABC):
         """Return the factor of lr and gamma after t calls of ``step``."""
 
     def gamma_factor_at(self, t: int) -> float:
-        """Return the factor of gamma after t calls of ``step``: by default that of lr."""
+        """Return the factor of gamma after t calls of ``step``: by default the factor of lr."""
         return self.factor_at(t)
 
     def get_lr(self) -> list[float | Tensor]:

@@ -174,7 +174,7 @@ def _largest_rho(c: Constants, gamma_0: float, tracking: bool) -> float:
 
 
 def decreasing_conditions(c: Constants, values: Mapping[str, float], *, tracking: bool = False) -> list[Condition]:
-    """Return the limit of gamma_0, from the growth of the noise, and those of rho, from the limits of eta."""
+    """Return the limit of gamma_0, from the growth of the noise, and the limits of rho, from the limits of eta."""
     found = [Condition("gamma_0", g.limit, g.formula, g.why) for g in gamma_conditions(c) if g.formula != "1"]
     ratio, cap = eta_limits(c, tracking=tracking)
     half = "half of " if tracking else ""

@@ -126,7 +126,7 @@ class Plan(ABC):
         return ()
 
     def violations(self, **values: float) -> list[Violation]:
-        """Return the conditions that these rates violate. Rates that are left out are those of the plan.
+        """Return the conditions that these rates violate. Omitted rates are taken from the plan.
 
         >>> c = semaopt.theory.Constants(L=1.0, sigma2=1.0, delta_f=1.0)
         >>> [bad] = semaopt.theory.constant(c, T=10_000).violations(eta=0.1, gamma=0.1)
@@ -138,7 +138,7 @@ class Plan(ABC):
     def bound(self, T: int | None = None, **values: float) -> Bound:
         """Return the bound after the steps 0..T for these rates; raise if they violate a condition.
 
-        T and rates that are left out are those of the plan.
+        T and rates that are omitted are taken from the plan.
         """
         T = last_step(self.T if T is None else T)
         merged = self._merged(values)

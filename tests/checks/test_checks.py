@@ -144,7 +144,7 @@ def test_the_counter_example():
     ]
     assert failed(result) == [
         "beta = 0.9: mean x_T > 0.9, away from the minimum"
-    ]  # it gets there in five times as many steps
+    ]  # x passes 0.9 only after five times as many steps
     assert result.lines[0].measured > 0.1
     same = counterexample.counterexample("counterexample", T=2000, betas=(0.9, 0.9), goal=-0.5, seeds=4)
     assert len(failed(same)) == 3

@@ -108,7 +108,7 @@ class Recorder(DummyLogger):
 
 
 def test_the_learning_rate_monitor_logs_beta(tmp_path):
-    """Lightning's own class reads ``group["betas"][0]``; the value is that of each step, also after a resume."""
+    """Lightning's own class reads ``group["betas"][0]``; the value is the beta of each step, even after a resume."""
 
     def monitored(module, epochs, **options):
         logger = Recorder()

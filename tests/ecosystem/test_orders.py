@@ -131,7 +131,7 @@ def nest(optimizer, wrap, numbers, depth=0):
 @pytest.mark.filterwarnings(r"ignore:Detected call of `lr_scheduler\.step\(\)` before:UserWarning")
 @pytest.mark.parametrize("seed", range(20))
 def test_nests_of_followed_schedulers(seed):
-    """lr is that of the same nest without Follow, and gamma is proportional to it in every step."""
+    """lr is the same as in this nest without Follow, and gamma is proportional to it in every step."""
     rates = []
     for wrap in (lambda schedule: schedule, Follow):
         optimizer, seen = semaopt.ASA([parameter()], lr=0.1, beta=0.9), []

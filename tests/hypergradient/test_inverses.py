@@ -439,7 +439,7 @@ def test_invalid_options_name_the_rule(make, text):
 def test_exact_refuses_large_and_singular_problems():
     problem, x, y = quadratic()
     with pytest.raises(
-        ValueError, match=r"lower parameters=5 is invalid: a dense Hessian is for at most 3\. Use CG or Tracked"
+        ValueError, match=r"lower parameters=5 is invalid: it must be at most 3 for a dense Hessian\. Use CG or Tracked"
     ):
         estimate(Exact(limit=3), problem, x, y)
     z = torch.nn.Parameter(torch.tensor([1.0, 2.0]))

@@ -21,7 +21,7 @@ from lightning.pytorch.cli import LightningCLI, OptimizerCallable  # noqa: E402
 from semaopt.integrations.lightning import AUCModule, ranking_metrics  # noqa: E402  # needs lightning
 
 pytestmark = [
-    # Lightning's own calls of what torch and Python deprecate.
+    # Lightning itself calls functions that torch and Python deprecate.
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning"),  # by LightningCLI
@@ -153,7 +153,7 @@ class Data(lightning.LightningDataModule):
 
 
 class Plain(lightning.LightningModule):
-    """A module whose optimizer and scheduler are those of the command line."""
+    """A module whose optimizer and scheduler come from the command line."""
 
     def __init__(self):
         super().__init__()

@@ -189,7 +189,7 @@ def c_random_bits(key, step, start, n):
     ("scaling", "dtype"), [("shb", torch.float32), ("adam+", torch.bfloat16), ("amsgrad", torch.float64)], ids=str
 )
 def test_iterates_are_averaged_in_the_step(scaling, dtype, monkeypatch):
-    """The average is that of x before the step. An x whose gradient has other strides is averaged separately."""
+    """The average is taken over x before the step. An x whose gradient has other strides is averaged separately."""
     fused, step = [], triton_launch.step
 
     def recorded(*args):

@@ -68,7 +68,7 @@ class Setting:
         return self.saddle.gradients(values(self.xs), values(self.ys), noise)
 
     def closure(self, noises):
-        """Sets the gradients of the next noise at each call, as a closure with backward() does."""
+        """Sets gradients with new noise at each call, as a closure with backward() does."""
 
         def closure():
             set_gradients([*self.xs, *self.ys], [g for side in self.here(next(noises)) for g in side])

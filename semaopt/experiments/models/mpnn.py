@@ -79,8 +79,8 @@ class MPNN(nn.Module):
         nn.init.orthogonal_(self.gru.weight_hh)
         nn.init.zeros_(self.gru.bias_ih)
         nn.init.zeros_(self.gru.bias_hh)
-        # Keras stores attention kernels as (units, heads, key) and (heads, key, units) and computes their fans as
-        # those of convolutions: units * (heads + key) and heads * (key + units).
+        # Keras stores attention kernels as (units, heads, key) and (heads, key, units) and computes their fans as for
+        # convolutions: units * (heads + key) and heads * (key + units).
         heads, key = self.readout.heads, self.readout.key
         for layer, fans in (
             (self.readout.qkv, self.units * (heads + key)),

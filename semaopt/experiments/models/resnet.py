@@ -106,7 +106,7 @@ def resnet20(task: Task) -> nn.Module:
 def resnet50(task: Task) -> nn.Module:
     """Return the ImageNet network for smaller images, 23.5M parameters and a linear layer.
 
-    It is that of Keras without the biases of convolutions, which the following batch norm cancels.
+    It equals Keras's network without the biases of convolutions, which the following batch norm cancels.
     """
     stem = nn.Sequential(
         nn.Conv2d(_channels(task, "resnet50"), 64, 7, 2, padding=3, bias=False),

@@ -82,7 +82,7 @@ def panel_keys(finding: Finding) -> list[str]:
 
 
 def drawn_methods(finding: Finding) -> list[Final]:
-    """Return the methods whose curves are drawn: those of the claim if there are too many, otherwise all."""
+    """Return the methods whose curves are drawn: all or, if they are too many, only the methods of the claim."""
     claim = finding.spec.claim
     named = {*claim.order, *claim.beats, *(name for others in claim.beats.values() for name in others)}
     if len(finding.finals) <= _MOST_LINES or not named:

@@ -92,7 +92,7 @@ LOOKS: dict[str, Look] = {
     **{f"pdsm_5_{lr}": Look("green", "s", DASH_DOT) for lr in ("03", "1", "2", "3", "5")},
     **{f"pdsm_9_{lr}": Look("blue", "^", DASHED) for lr in ("03", "1", "2", "3", "5")},
     **{f"pdsm_99_{lr}": Look("black", "D", SOLID) for lr in ("03", "1", "2", "3", "5")},
-    # LibAUC, crossed: hue and dash are the optimizer, the marker is loss and score
+    # combinations with LibAUC: hue and dash show the optimizer, the marker shows loss and score
     **{
         f"{name}_{loss}": Look(hue, marker, dash)
         for name, hue, dash in (
@@ -127,7 +127,7 @@ LOOKS: dict[str, Look] = {
     "fsla": Look("green", "P", DASHED),
     "mrbo": Look("black", "v", DASHED),
     "bome": Look("black", "o", SOLID),
-    # SMB with each scaling: the hue is the inverse, marker and dash are the scaling
+    # SMB with each scaling: the hue shows the inverse, marker and dash show the scaling
     "smb_tracked": Look("vermillion", "P", SOLID),
     "smb_tracked_adam": Look("vermillion", "o", DASHED),
     "smb_neumann_adam": Look("blue", "o", SOLID),
@@ -147,7 +147,7 @@ LOOKS: dict[str, Look] = {
     "scma_shb": Look("blue", "^", DASHED),
     "scma": Look("vermillion", "P", SOLID),
 }
-# The beta study: the colour is the schedule of lr, marker and dash are that of beta.
+# The beta study: the colour shows the schedule of lr; marker and dash show the schedule of beta.
 _BETA_STUDY = {
     "black": ("constant", "constant_staged", "constant_falling", "constant_average"),
     "blue": ("cosine", "cosine_follow", "cosine_falling", "cosine_sqrt"),

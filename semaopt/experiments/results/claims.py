@@ -23,7 +23,7 @@ class ClaimRow:
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """The verdict on a claim: that of its weakest comparison; "measured" for a claim without comparisons."""
+    """The verdict on a claim: the verdict on its weakest comparison, or "measured" if it has no comparisons."""
 
     outcome: ClaimOutcome
     rows: tuple[ClaimRow, ...]

@@ -111,7 +111,7 @@ class Finding:
 
     @cached_property
     def finals(self) -> tuple[Final, ...]:
-        """Each method with its final runs of all studies; ``chosen`` is that of the first study."""
+        """Each method with its final runs of all studies; ``chosen`` is the setting chosen in the first study."""
         first = self.studies[0].finals
         return tuple(
             Final(one.method, one.chosen, tuple(run for study in self.studies for run in study.finals[k].runs))

@@ -177,7 +177,7 @@ def shipped() -> list[str]:
 
 
 def find(source: str | Path) -> Path:
-    """Return the file of a path or of the name of a shipped spec."""
+    """Return the path of a spec, given a path or the name of a shipped spec."""
     path = Path(source)
     if str(source) in shipped() and not path.exists():
         return FIGURES / f"{source}.toml"

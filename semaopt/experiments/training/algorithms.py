@@ -141,7 +141,7 @@ def _dual(variables: Variables, values: Sequence[Values]) -> list[dict[str, Any]
 
 
 def _projection(variables: Variables, values: Values) -> projections.Projection | None:
-    """Return the set of the dual variables: that of the objective, or the box of ``dual_bound``.
+    """Return the set of the dual variables, which the objective or ``dual_bound`` (a box) defines.
 
     Without either they are free: the AUC objective is strongly concave in them, so they stay bounded.
     """
@@ -411,7 +411,8 @@ def build(
 ) -> tuple[Optimizer, Schedule]:
     """Return the optimizer and the schedule of a run of ``epochs`` epochs of ``steps`` steps.
 
-    ``values`` holds the hyper-parameters of each group of ``variables``; all groups share those of the schedule.
+    ``values`` holds the hyper-parameters of each group of ``variables``; all groups share the hyper-parameters of the
+    schedule.
     """
     optimizer = find(name).make(variables, values, steps)
     return optimizer, Schedule(optimizer, decays, values[0], steps, epochs)
@@ -428,8 +429,8 @@ def averaged_iterates(optimizer: Optimizer, values: Values) -> semaopt.Iterates 
 def restore(optimizer: Optimizer, schedule: Schedule, state: Mapping[str, Any], branch: int | None) -> None:
     """Load the states of an optimizer and its schedule.
 
-    With ``branch`` they are those of another run that agrees with this one up to here, after that many finished epochs
-    and before any decay: the schedule keeps its own decays and only learns the epoch.
+    With ``branch`` the states come from another run that agrees with this one so far: after ``branch`` finished
+    epochs, before any decay. The schedule keeps its own decays and takes over only the epoch.
     """
     if branch is None:
         optimizer.load_state_dict(state["optimizer"])

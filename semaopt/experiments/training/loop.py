@@ -46,7 +46,7 @@ class Trainee(Protocol):
 
         Args:
             state: the result of :meth:`state_dict`.
-            branch: the number of finished epochs if the state is that of another run with the same beginning.
+            branch: the number of finished epochs if the state comes from another run with the same beginning.
         """
 
 
@@ -100,7 +100,7 @@ class Progress:
         self.curves: list[dict[str, list[float]]] = [{name: [] for name in run.metrics} for run in unit.runs]
 
     def add(self, measured: Sequence[Mapping[str, float]]) -> None:
-        """Append the metrics of an epoch to the curves; those of a diverged run are NaN."""
+        """Append the metrics of an epoch to the curves; the metrics of a diverged run are NaN."""
         for curves, values, ok in zip(self.curves, measured, self.finite, strict=True):
             for name, curve in curves.items():
                 curve.append(values[name] if ok else math.nan)
@@ -169,7 +169,7 @@ def _train(unit: Unit, checkpoint: Checkpoint, beginning: Checkpoint, on_epoch: 
 def _resume(
     unit: Unit, trainee: Trainee, loaded: Mapping[str, Any] | None, common: Mapping[str, Any] | None
 ) -> Progress:
-    """Load the unit's own state or, without one, that of its beginning; return the progress."""
+    """Load the unit's own state or, if it has none, the state of its shared beginning; return the progress."""
     at = Progress(unit)
     if loaded is not None and loaded["progress"]["until"] <= unit.epochs:  # otherwise it is past the requested epoch
         trainee.load_state_dict(loaded["trainee"])

@@ -23,7 +23,7 @@ def compositional(
 ) -> Simulation:
     """Run SCMA for the steps 0..T with ``rates["eta"]``, ``rates["gamma"]`` and ``rates["inner_gamma"]``.
 
-    With ``inner_gamma`` 1 the inner value is that of the newest sample.
+    With ``inner_gamma`` 1 the inner value is the newest sample.
     """
     x = problem.start(seeds).detach()
     chain, averages = Chain(x, scaling, None), Averages()

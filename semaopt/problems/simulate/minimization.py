@@ -71,7 +71,7 @@ def minimize_in_stages(
     seed: int = 0,
     clip: tuple[float, float] | None = None,
 ) -> list[Simulation]:
-    """Run ``alg:adam_PL``. Return one :class:`Simulation` per stage, whose ``gap`` is that of its output x_tau."""
+    """Run ``alg:adam_PL``. Return one :class:`Simulation` per stage, whose ``gap`` is measured at its output x_tau."""
     x = problem.start(seeds)
     chain = Chain(x, scaling, clip)
     generator = torch.Generator().manual_seed(seed)

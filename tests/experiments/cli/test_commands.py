@@ -302,7 +302,7 @@ def test_ray_is_not_installed(call, tmp_path, monkeypatch):
 
 def test_no_ray_cluster_answers(call, tmp_path, monkeypatch):
     class Ray:
-        __spec__ = importlib.util.find_spec("json")  # like that of any installed module
+        __spec__ = importlib.util.find_spec("json")  # any module that is installed
 
         @staticmethod
         def init(**_):

@@ -44,7 +44,8 @@ def dro(losses, index, p, pi, strength, regularizer):
 
 
 class Tracked:
-    """Moving averages by key: z <- (1 - gamma) z + gamma g, from the first value; derivatives are those of g."""
+    """Moving averages by key: z <- (1 - gamma) z + gamma g, starting at the first value; the derivative is taken of
+    g."""
 
     def __init__(self, inner_beta):
         self.gamma, self.z, self.new = 1 - inner_beta, {}, {}

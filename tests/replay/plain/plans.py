@@ -4,7 +4,7 @@ import math
 
 
 def eta_caps(c, gamma, tracking):
-    """The three limits of eta in ``thm:2``; those of the tracking error halve the first two."""
+    """The three limits of eta in ``thm:2``; the bound of the tracking error halves the first two."""
     L, k = c["L"], 2 if tracking else 1
     return (
         gamma * math.sqrt(c["c_l"] / c["c_u"] ** 3) / (2 * k * L),

@@ -25,7 +25,7 @@ class AUC(MinMax):
     """The square surrogate of the AUC (:class:`semaopt.losses.AUCMinMax`), or LibAUC's AUC-margin loss.
 
     Options of a method (``objective = { ... }``):
-        loss: "semaopt" or "libauc"; by default that of the algorithm.
+        loss: "semaopt" or "libauc"; by default the loss of the algorithm.
         score: "linear" or "sigmoid"; by default linear for the loss of this package, sigmoid for LibAUC's.
         version: "v1" or "v2" of LibAUC's loss.
     """
@@ -63,7 +63,7 @@ class AUC(MinMax):
 
     @classmethod
     def vectorizes_with(cls, options: Mapping[str, Any]) -> bool:
-        """Whether the loss is that of this package; LibAUC's changes its own attributes."""
+        """Whether the loss is from this package; LibAUC's loss changes its own attributes."""
         return bool(options.get("loss", _OURS) == _OURS)
 
     @classmethod
@@ -72,7 +72,7 @@ class AUC(MinMax):
         return libauc.missing() if options.get("loss") == _THEIRS else None
 
     def dual_projection(self) -> Projection | None:
-        """Return None, or the numbers alpha >= 0 for LibAUC's loss."""
+        """Return the set alpha >= 0 for LibAUC's loss, and None for ours."""
         return None if self.ours else Box(0.0, math.inf)
 
     def forward(self, scores: Tensor, labels: Tensor) -> Tensor:

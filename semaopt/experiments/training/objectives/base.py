@@ -182,7 +182,7 @@ class OfScores(Objective, nn.Module):
         return []
 
     def dual_projection(self) -> Projection | None:
-        """Return the set of the dual variables of this run, by default that of the class."""
+        """Return the set of the dual variables of this run, by default the one of the class."""
         return self.projection()
 
     alpha_offset: float = 0.0
@@ -253,7 +253,7 @@ class Sampled(Objective):
         return math.ceil(len(self.task.train) / self.run.batch)
 
     def measure(self, wanted: Iterable[str]) -> dict[str, float]:
-        """Return those of the :attr:`own_metrics` that are wanted."""
+        """Return the requested ones of the :attr:`own_metrics`."""
         return {}
 
     def parts(self) -> Mapping[str, Part]:
@@ -319,7 +319,7 @@ class Bilevel(Sampled):
         optimizer.step(counted(self.upper_loss), counted(self.lower_loss))  # type: ignore[call-overload]
 
     def sample(self, loss: Callable[..., Tensor], number: int | None) -> Tensor:
-        """Return a loss on a fresh sample, or on that of a number: the rows drawn with the number as seed."""
+        """Return a loss on a fresh sample or, given a number, on the rows drawn with that number as seed."""
         if number is None:
             return loss()
         if self.samples is not None:

@@ -62,11 +62,11 @@ class Benchmark(Bilevel):
         return [self.sums.lower]
 
     def upper_loss(self, number: int | None = None) -> Tensor:
-        """Return f on a random batch, or on that of a number."""
+        """Return f on a random batch, or on the batch with this number."""
         return self.sums.outer(self._any(0) if number is None else number)
 
     def lower_loss(self, number: int | None = None) -> Tensor:
-        """Return g on a random batch, or on that of a number."""
+        """Return g on a random batch, or on the batch with this number."""
         return self.sums.inner(self._any(1) if number is None else number)
 
     def _any(self, level: int) -> int:
@@ -83,7 +83,7 @@ class Benchmark(Bilevel):
         return self.calls_per_batch * self.sums.samples[1]
 
     def measure(self, wanted: Iterable[str]) -> dict[str, float]:
-        """Return the metrics that are wanted."""
+        """Return the requested metrics."""
         names = {*wanted}
         found = {"train_calls": float(self.batch_count), "train_seconds": self.seconds}
         if names & {"train_value", "train_gradient_norm"}:
@@ -145,7 +145,7 @@ class BenchmarkCleaning(Benchmark):
         )
 
     def measure(self, wanted: Iterable[str]) -> dict[str, float]:
-        """Return the metrics that are wanted."""
+        """Return the requested metrics."""
         found = super().measure(wanted)
         if "test_error" in {*wanted} and isinstance(self.sums, SoftmaxCleaning):
             found["test_error"] = self.sums.error()

@@ -20,7 +20,8 @@ class Cleaning(Bilevel):
 
     A third of the training part is clean and belongs to the upper level. In the rest, a share ``data.noise`` of the
     labels is wrong (the next class); the upper variables weigh these rows in the lower loss. The metrics of the
-    training part are those of the clean rows. See :class:`semaopt.problems.cleaning.HyperCleaning` for the mathematics.
+    training part are measured on the clean rows. See :class:`semaopt.problems.cleaning.HyperCleaning` for the
+    mathematics.
     """
 
     title: ClassVar[str] = "hyper-cleaning (bilevel)"
