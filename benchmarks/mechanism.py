@@ -1,7 +1,7 @@
 """When does the moving average pay off? Two measurements behind docs/results/mechanism.md.
 
     python benchmarks/mechanism.py tracking                  # the tracking error of the average on a network
-    python benchmarks/mechanism.py tracking --data bbbp      # the same on the message-passing network (minutes)
+    python benchmarks/mechanism.py tracking --data bbbp      # the same on the message-passing network (half an hour)
     python benchmarks/mechanism.py phase --out results/phase # increasing beta against lr decay alone
 
 ``tracking`` measures |v - grad F|^2 / |grad F|^2 while Adam trains with gamma and lr fixed or falling and
@@ -90,7 +90,7 @@ def track(spec: Spec, seed: int, measured: int) -> list[float]:
 
 def tracking(args: argparse.Namespace) -> None:
     """Print the geometric mean of the relative error in the last third of training, and draw all curves."""
-    batches = BATCHES if args.data != "bbbp" else (32,)
+    batches = args.batches
     curves: dict[tuple[int, str], np.ndarray] = {}
     for batch in batches:
         for name, decays in ARMS.items():
@@ -201,6 +201,7 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("tracking")
     one.add_argument("--data", default="digits", choices=["digits", "bbbp"])
+    one.add_argument("--batches", type=int, nargs="+", default=BATCHES, help="batch sizes, one panel each")
     one.add_argument("--noise", type=float, default=0.0, help="share of labels replaced each time they are drawn")
     one.add_argument("--epochs", type=int, default=12)
     one.add_argument("--lr", type=float, default=3e-3)
