@@ -18,8 +18,6 @@ from semaopt.experiments.training.objectives.base import Bilevel
 from semaopt.hypergradient import count_calls
 from semaopt.problems.benchmark import Data, FiniteSumBilevel, RegularizationSelection, SoftmaxCleaning
 
-_TOLERANCE = 1e-7  # of the value function
-
 
 class Benchmark(Bilevel):
     """A finite-sum bilevel problem; the lower variable is its own, not the model of the run.
@@ -41,6 +39,8 @@ class Benchmark(Bilevel):
     finite_sum: ClassVar[bool] = True
     calls_per_batch: ClassVar[int] = 1
     """Oracle calls in an epoch for each batch of the lower data."""
+    tolerance: ClassVar[float] = 1e-7
+    """Of the value function."""
 
     @classmethod
     def compares_by_ratio(cls, metric: str) -> bool:
@@ -94,7 +94,7 @@ class Benchmark(Bilevel):
     def _value(self) -> tuple[float, float]:
         """Return the value function and the norm of its gradient; NaN where they overflow."""
         try:
-            value, gradient = self.sums.value(_TOLERANCE)
+            value, gradient = self.sums.value(self.tolerance)
         except (NonFiniteError, DivergenceError):
             return math.nan, math.nan
         return value, float(gradient.norm())
@@ -133,7 +133,8 @@ class BenchmarkCleaning(Benchmark):
     title: ClassVar[str] = "hyper-cleaning (bilevel)"
     own_metrics: ClassVar[Mapping[str, str]] = {**Benchmark.own_metrics, "test_error": "test error"}
     noise_title: ClassVar[str] = "share of random labels"
-    calls_per_batch: ClassVar[int] = 4  # the value function of this problem is expensive
+    calls_per_batch: ClassVar[int] = 8  # the value function of this problem is expensive
+    tolerance: ClassVar[float] = 1e-5  # errors of 1e-5 in the value function
 
     def make(self) -> FiniteSumBilevel:
         """Return the problem of this run."""
