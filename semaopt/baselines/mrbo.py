@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
-from torch.optim.optimizer import ParamsT
-
-from semaopt.baselines.sustain import NumberedClosure, double_momentum_step, validate_weight, without_memory
-from semaopt.estimator import Rate
-from semaopt.hypergradient.inverses import Inverse, NeumannSeries
-from semaopt.hypergradient.numbered import validate_samples
-from semaopt.optimizers._bilevel import BilevelOptimizer
-from semaopt.optimizers._hooks import lean_hooks
-from semaopt.projections import Projection
+from semaopt.baselines.sustain import SUSTAIN
+from semaopt.hypergradient.inverses import NeumannSeries
 
 
-class MRBO(BilevelOptimizer):
+class MRBO(SUSTAIN):  # one level deeper than other methods: it differs in one line only
     r"""The recursions of :class:`SUSTAIN` with the whole Neumann series as h.
 
     .. math::
@@ -46,45 +37,4 @@ class MRBO(BilevelOptimizer):
     tensor([0.5000])
     """
 
-    shared: ClassVar[tuple[str, ...]] = ("weight", "samples", "seed")
     default_inverse: ClassVar[type[Any]] = NeumannSeries
-    lower_buffers: ClassVar[tuple[str, ...]] = ("previous", "direction")
-    upper_buffers: ClassVar[tuple[str, ...]] = ("previous", "direction")
-
-    def __init__(
-        self,
-        upper: ParamsT,
-        lower: ParamsT | None = None,
-        lr: Rate = 1e-2,
-        lower_lr: Rate = 1e-1,
-        *,
-        inverse: Inverse | None = None,
-        weight: float = 0.5,
-        samples: tuple[int, int] | None = None,
-        seed: int = 0,
-        lower_weight_decay: float = 0.0,
-        project: Projection | None = None,
-        process_group: Any = None,
-        on_nonfinite: str | None = None,
-    ) -> None:
-        defaults = dict(
-            lr=lr,
-            lower_lr=lower_lr,
-            beta=None,
-            inverse=inverse,
-            weight=validate_weight(weight),
-            samples=None if samples is None else validate_samples(samples),
-            seed=seed,
-            lower_weight_decay=lower_weight_decay,
-            project=project,
-        )
-        super().__init__(upper, lower, defaults, process_group=process_group, on_nonfinite=on_nonfinite)
-
-    def _resolved(self, inverse: Inverse | None) -> Inverse:
-        return without_memory(super()._resolved(inverse), type(self).__name__)
-
-    @lean_hooks
-    @torch.no_grad()
-    def step(self, outer: NumberedClosure, inner: NumberedClosure) -> Tensor:  # type: ignore[override]
-        """Take one step and return the loss of ``outer``; every sample is evaluated at two points."""
-        return double_momentum_step(self, outer, inner)

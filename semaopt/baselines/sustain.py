@@ -1,4 +1,4 @@
-"""SUSTAIN and the double momentum that it shares with MRBO."""
+"""SUSTAIN: double momentum, for the gradient of g and for the hypergradient."""
 
 from __future__ import annotations
 
@@ -27,49 +27,10 @@ def validate_weight(weight: Any) -> float:
     return float(weight)
 
 
-def without_memory(inverse: Inverse, name: str) -> Inverse:
-    """Return the inverse; raise if it keeps a vector between steps, since it is called at two points in each step."""
-    if getattr(inverse, "buffers", ()):
-        raise TypeError(
-            f"inverse={inverse!r}: {name} applies it at two points in each step, and it remembers the last one. Use "
-            "Neumann, NeumannSeries, CG or Exact."
-        )
-    return inverse
-
-
 def recursive(a: float, new: Partial, old: Partial, before: list[Tensor | None]) -> Partial:
     """Return ``new + (1 - a) (before - old)`` (STORM), or ``new`` where there is no direction ``before``."""
     pairs = zip(new, old, before, strict=True)
     return [n if d is None else combine([(1.0, n), (1 - a, d), (a - 1, o)]) for n, o, d in pairs]
-
-
-def double_momentum_step(optimizer: BilevelOptimizer, outer: NumberedClosure, inner: NumberedClosure) -> Tensor:
-    """Take one step of SUSTAIN or MRBO, which differ in their inverse."""
-    options, t = optimizer.param_groups[0], optimizer.algorithm_state["t"]
-    f, g = numbered(outer, inner, options["samples"], options["seed"], t)
-    oracles = optimizer._oracles(f, g)
-    a, slower = min(1.0, options["weight"] * (t + 1) ** (-2 / 3)), (t + 1) ** (-1 / 3)
-    xs = (*oracles.upper, *oracles.lower)
-    with optimizer._rollback() as rollback:
-        estimate, g_y = optimizer._hypergradient(oracles)
-        loss, new = oracles.loss, [*estimate, *g_y]
-        states = [optimizer.state.get(x, {}) for x in xs]
-        if any("previous" in state for state in states):
-            f.back(f.calls)
-            g.back(g.calls)
-            places = [state.get("previous", x) for state, x in zip(states, xs, strict=True)]
-            with oracles.at(places[: len(oracles.upper)], places[len(oracles.upper) :]):
-                old_estimate, old_g_y = optimizer._hypergradient(oracles)
-            oracles.loss = loss  # that at the new point
-            new = recursive(a, new, [*old_estimate, *old_g_y], [state.get("direction") for state in states])
-        places = [x.detach().clone() for x in xs]
-        optimizer._move_upper(oracles, new[: len(estimate)], rollback, factor=slower)
-        optimizer._move_lower([d for d in new[len(estimate) :] if d is not None], slower)
-        for x, place, d in zip(xs, places, new, strict=True):
-            if d is not None:
-                optimizer.state[x].update(previous=place, direction=d)
-        optimizer._count(oracles.loss)
-    return oracles.loss
 
 
 class SUSTAIN(BilevelOptimizer):
@@ -140,10 +101,40 @@ class SUSTAIN(BilevelOptimizer):
         super().__init__(upper, lower, defaults, process_group=process_group, on_nonfinite=on_nonfinite)
 
     def _resolved(self, inverse: Inverse | None) -> Inverse:
-        return without_memory(super()._resolved(inverse), type(self).__name__)
+        found = super()._resolved(inverse)
+        if getattr(found, "buffers", ()):
+            raise TypeError(
+                f"inverse={found!r}: {type(self).__name__} applies it at two points in each step, and it remembers the "
+                "last one. Use Neumann, NeumannSeries, CG or Exact."
+            )
+        return found
 
     @lean_hooks
     @torch.no_grad()
     def step(self, outer: NumberedClosure, inner: NumberedClosure) -> Tensor:  # type: ignore[override]
         """Take one step and return the loss of ``outer``; every sample is evaluated at two points."""
-        return double_momentum_step(self, outer, inner)
+        options, t = self.param_groups[0], self.algorithm_state["t"]
+        f, g = numbered(outer, inner, options["samples"], options["seed"], t)
+        oracles = self._oracles(f, g)
+        a, slower = min(1.0, options["weight"] * (t + 1) ** (-2 / 3)), (t + 1) ** (-1 / 3)
+        xs = (*oracles.upper, *oracles.lower)
+        with self._rollback() as rollback:
+            estimate, g_y = self._hypergradient(oracles)
+            loss, new = oracles.loss, [*estimate, *g_y]
+            states = [self.state.get(x, {}) for x in xs]
+            if any("previous" in state for state in states):
+                f.back(f.calls)
+                g.back(g.calls)
+                places = [state.get("previous", x) for state, x in zip(states, xs, strict=True)]
+                with oracles.at(places[: len(oracles.upper)], places[len(oracles.upper) :]):
+                    old_estimate, old_g_y = self._hypergradient(oracles)
+                oracles.loss = loss  # that at the new point
+                new = recursive(a, new, [*old_estimate, *old_g_y], [state.get("direction") for state in states])
+            places = [x.detach().clone() for x in xs]
+            self._move_upper(oracles, new[: len(estimate)], rollback, factor=slower)
+            self._move_lower([d for d in new[len(estimate) :] if d is not None], slower)
+            for x, place, d in zip(xs, places, new, strict=True):
+                if d is not None:
+                    self.state[x].update(previous=place, direction=d)
+            self._count(oracles.loss)
+        return oracles.loss
