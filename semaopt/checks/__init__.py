@@ -23,7 +23,7 @@ from semaopt.checks.result import Line as Line
 
 
 def registry(quick: bool = False) -> Checks:
-    """Map the name of every check to the label of its theorem and the check, the longest first."""
+    """Map the name of every check to (label of its theorem, check); the checks that take longest come first."""
     parts = (counterexample, minmax, bilevel, minimization, pl)
     return {name: check for part in parts for name, check in part.registry(quick).items()}
 

@@ -224,8 +224,8 @@ class Monitor:
         r"""Compare the sample O with v, an average of n samples.
 
         :math:`E|O|^2 = |\nabla F|^2 + \sigma^2` and :math:`E|v|^2 = |\nabla F|^2 + \sigma^2/n` while x moves little
-        over n steps; the two equations give both. This is the estimator of McCandlish et al. (2018), appendix A.1,
-        with v in place of the gradient of a larger batch.
+        over n steps. The two equations determine :math:`|\nabla F|^2` and :math:`\sigma^2`. This is the estimator of
+        McCandlish et al. (2018), appendix A.1, with v in place of the gradient of a larger batch.
         """
         taken, vs, samples = [], [], []
         for group, known in rows:

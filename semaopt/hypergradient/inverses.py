@@ -109,7 +109,7 @@ class _Series:
         validate_positive("bound", self.bound, "pass C >= |O_gyy|, or None to measure it by power iteration")
 
     def _product(self, oracles: Oracles, f_y: Vector, memory: Memory, p: int, summed: bool = False) -> Vector:
-        r"""Return ``prod_{i<=p} (I - O_gyy,i/C) f_y``, or with ``summed`` the sum of all p + 1 partial products.
+        r"""Return ``prod_{i<=p} (I - O_gyy,i/C) f_y``, or, if ``summed``, the sum of all p + 1 partial products.
 
         If :math:`0 \preceq O_{gyy} \preceq C`, no product is longer than f_y (``lem:ghadimi_h_to_g``). A product twice
         as long shows that C is not a bound or that g is not convex. A non-convex g is an error, and so is a given C

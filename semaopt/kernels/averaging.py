@@ -66,6 +66,6 @@ def complete(xs: list[Tensor]) -> None:
 
 
 def update_(xs: list[Tensor], average: Average) -> None:
-    """Update averages on their own: the slow twin of what a fused step does."""
+    """Update averages outside of a step: the slow twin of a fused step."""
     for x, mean in zip(xs, average.means, strict=True):
         track_(real(mean), real(x.detach().to(mean.dtype)), average.weight)

@@ -28,7 +28,7 @@ from semaopt.kernels.rows import row_of
 from semaopt.kernels.rule import StepRule
 
 _OPTIONS = struct.Struct("12d2q")  # struct Options of step.h
-_ASCEND = 5  # follows the numbers of the rows of Table 2
+_ASCEND = 5  # the code of the ascent in step.h, after those of the rows of Table 2
 _INF = math.inf
 #: Largest number of tables to keep; a table is scratch memory, and the oldest is dropped.
 MOST_TABLES = 256

@@ -232,7 +232,7 @@ def curves_caption(finding: Finding, *, saturated: bool, some: bool = False) -> 
     if some:
         parts.append("Only the methods of the claim are drawn; the table has all.")
     if finding.decay_epochs:
-        parts.append("Dotted vertical lines: step sizes or γ decay.")
+        parts.append("Dotted vertical lines mark the decays of step sizes or γ.")
     if any(not math.isfinite(value) for final in finding.finals for value in final.last(finding.spec.claim.metric)):
         parts.append("A line ends where a run diverged.")
     return " ".join(parts)

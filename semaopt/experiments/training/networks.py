@@ -42,7 +42,7 @@ class ModelWithLoss(nn.Module):
         self.model, self.loss = model, loss
 
     def forward(self, inputs: Any, labels: Tensor | None = None) -> Tensor:
-        """Return the mean loss of a batch, or without labels the scores."""
+        """Return the mean loss of a batch, or, without labels, the scores."""
         scores: Tensor = self.model(inputs)
         if labels is None:
             return scores
