@@ -2,9 +2,10 @@
 
     python benchmarks/bilevel_targets.py results/bilevel-ijcnn1/runs.sqlite --metric train_value --below 0.3
 
-A method reaches the target at the first measurement after which all later ones are below it, too: near the start of
-ijcnn1 the gradient of the value function is small, because the penalties are large. Medians over the final runs, with
-a diverged run as the worst; "-" means that at most half of the runs reach the target.
+A method reaches the target at the first measurement from which on all measurements are below it. Earlier ones may be
+below it too: near the start of ijcnn1 the gradient of the value function is small, because the penalties are large.
+The numbers are medians over the final runs, and a diverged run counts as the worst; "-" means that at most half of
+the runs reach the target.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@
     python benchmarks/endurance.py --smallest --terms 1 --only SBMA TTSA    # with one term of the Neumann series
 
 Each method runs in this process after a warm-up of a tenth of the steps. The output shows the growth of the resident
-memory since then, and the time of a step in the last tenth divided by that in the tenth after the warm-up. Times are
-CPU times, the lower quartile of a hundred blocks, because other programs disturb them.
-The exit status is 1 if memory grew by more than --megabytes or the time by more than --factor.
+memory since then, and the time of a step in the last tenth, divided by the time of a step in the tenth after the
+warm-up. Times are CPU times, the lower quartile of a hundred blocks, because other programs disturb them. The exit
+status is 1 if memory grew by more than --megabytes or the time by more than --factor.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def stacked_margin_loss(size: int) -> Any:
 
 
 def pesg(parameters: list[nn.Parameter], task: Task, **options: Any) -> Setup:
-    """LibAUC's AUC-margin loss; it is a function of probabilities in its tutorials."""
+    """LibAUC's AUC-margin loss, applied to probabilities as in LibAUC's tutorials."""
     from libauc.optimizers.pesg import PESG
 
     loss = stacked_margin_loss(len(task.b))
@@ -242,7 +242,7 @@ def fit(method: str, forward: Forward, parameters: list[nn.Parameter], task: Tas
     """Train the parameters.
 
     Args:
-        method: name and options. Those of the training are epochs, ``cosine=1`` for a cosine decay of all rates,
+        method: name and options. The options of the training are epochs, ``cosine=1`` for a cosine decay of all rates,
             ``stages=1`` for LibAUC's decay, and ``warm``, the number of first epochs with cross-entropy.
         forward: returns the scores and the labels (members, batch) for an index of this shape.
         parameters: of the network, or of the stacked networks.
@@ -283,7 +283,7 @@ def run(  # noqa: PLR0917  # what is trained, and for how long
 
 
 def classical(method: str, a: Tensor, b: Tensor, test_a: Tensor) -> np.ndarray:
-    """Return the test scores of a method of scikit-learn; neither depends on a seed here."""
+    """Return the test scores of a method of scikit-learn; both methods are independent of the seed here."""
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.linear_model import LogisticRegression
 

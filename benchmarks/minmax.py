@@ -163,7 +163,8 @@ Loss = Callable[[Tensor], Tensor]
 
 
 def ranking_losses(name: str) -> tuple[Loss, Loss, int]:
-    """Return our loss and LibAUC's of RANKING, as functions of the model's output, and its number of columns."""
+    """Return our loss and LibAUC's for an entry of RANKING, as functions of the model's output, and its number of
+    columns."""
     from libauc import losses
 
     ours, options, theirs, _ = RANKING[name]

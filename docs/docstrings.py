@@ -102,7 +102,7 @@ def shared_descriptions(source: Iterator[str]) -> Iterator[str]:
         elif line.strip() and depth is not None and indent_of(line) < depth:
             depth = None
         while indent_of(line) == depth and re.fullmatch(r"\s*(?:\w+, )*\w+,", line) and i < len(lines):
-            line, i = f"{line} {lines[i].strip()}", i + 1  # the names go on in the next line
+            line, i = f"{line} {lines[i].strip()}", i + 1  # the names continue on the next line
         match = re.match(r"\s*(\w+(?:, \w+)+):(.*)", line)
         if match is None or indent_of(line) != depth:
             yield line

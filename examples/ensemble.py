@@ -2,9 +2,9 @@
 
     python examples/ensemble.py
 
-Handwritten digits, eight learning rates with three seeds each. Every model has its own parameters, learning rate and
-averages, and ends where it would have ended alone, up to rounding. Together they save the overhead of many small
-operations. Needs scikit-learn (pip install 'semaopt[experiments]').
+The task is to classify handwritten digits, with eight learning rates and three seeds each. Every model has its own
+parameters, learning rate and averages, and ends where it would have ended alone, up to rounding. Together they save
+the overhead of many small operations. Needs scikit-learn (pip install 'semaopt[experiments]').
 """
 
 import time

@@ -2,11 +2,11 @@
 
     python examples/fraud.py
 
-20,000 synthetic transactions, of which 1% are fraud, with several kinds of fraud and some wrong labels. The same
-network is trained with cross-entropy, weighted cross-entropy, the AUC loss and the average-precision loss, all with
-default settings. The AUC judges the whole ranking, the average precision its top. Here weighted cross-entropy has the
-highest AUC and the average-precision loss the highest average precision. Needs scikit-learn (pip install
-'semaopt[experiments]').
+The data are 20,000 synthetic transactions, of which 1% are fraud, with several kinds of fraud and some wrong labels.
+The same network is trained with cross-entropy, weighted cross-entropy, the AUC loss and the average-precision loss,
+all with default settings. The AUC judges the whole ranking, the average precision its top. Here weighted
+cross-entropy has the highest AUC and the average-precision loss the highest average precision. Needs scikit-learn
+(pip install 'semaopt[experiments]').
 """
 
 import argparse

@@ -2,10 +2,10 @@
 
     python examples/missing_labels.py
 
-Ten labels per image of a handwritten digit ("is it a 0?", "is it a 1?", ...), each known with probability 0.5. NaN
-marks a missing label. The AUC loss skips it, counts the priors without it, and ignores columns that a batch does not
-label. The baseline is cross-entropy on the known labels; both reach a test AUC of about 0.995. Needs scikit-learn
-(pip install 'semaopt[experiments]').
+There are ten labels per image of a handwritten digit ("is it a 0?", "is it a 1?", ...), each known with probability
+0.5. NaN marks a missing label. The AUC loss skips it, counts the priors without it, and ignores columns that a batch
+does not label. The baseline is cross-entropy on the known labels; both reach a test AUC of about 0.995. Needs
+scikit-learn (pip install 'semaopt[experiments]').
 """
 
 import argparse

@@ -2,11 +2,11 @@
 
     python examples/weight_decay.py --figure weight_decay.png
 
-The network reads 150 digits: one layer the pixels, another 100 columns of noise. A third layer reads their sum. The
-upper variables are the logarithms of the three decays, which minimize the loss on 500 other digits. At the end a new
-network is trained with the learned decays. The reference is the best common decay of a grid of nine, chosen by the same
-loss and trained in the same way.
-Needs scikit-learn and matplotlib (pip install 'semaopt[experiments]').
+The network is trained on 150 digits: one layer reads the pixels, another reads 100 columns of noise. A third layer
+reads their sum. The upper variables are the logarithms of the three decays, which minimize the loss on 500 other
+digits. At the end a new network is trained with the learned decays. The reference is the best common decay of a grid
+of nine, chosen by the same loss and trained in the same way. Needs scikit-learn and matplotlib (pip install
+'semaopt[experiments]').
 """
 
 import argparse

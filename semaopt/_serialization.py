@@ -18,7 +18,7 @@ def describe(value: Any, known: Mapping[str, type[Any]]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Replace NumPy's numbers, which ``weights_only=True`` does not load, by Python's, also inside containers."""
+    """Replace NumPy's numbers, which ``weights_only=True`` does not load, with Python's, even inside containers."""
     if type(value) is dict:
         return {key: plain(item) for key, item in value.items()}
     if type(value) in (list, tuple):

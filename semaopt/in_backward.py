@@ -183,7 +183,7 @@ def _can_be_unfrozen(x: Tensor) -> bool:
 
 
 def _register(x: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
-    """Register a hook, also on a frozen parameter: torch needs ``requires_grad`` only while registering."""
+    """Register a hook, even on a frozen parameter: torch needs ``requires_grad`` only while registering."""
     required = x.requires_grad
     x.requires_grad_()
     try:

@@ -28,18 +28,18 @@ class Iterates:
     r"""Keep :math:`x_\tau`, the gradient estimate that belongs to it, and an average of the iterates, by step hooks.
 
     After steps t = 0..T, ``sampled()`` is :math:`x_\tau` with tau uniform on 0..T. Reservoir sampling replaces the kept
-    iterate by :math:`x_t` with probability 1/(t+1), and draws in advance when it does so next.
+    iterate by :math:`x_t` with probability 1/(t+1); the step of the next replacement is drawn in advance.
 
     ``average()`` is the mean of :math:`x_0, \dots, x_T`, or with ``average="polynomial"``
 
     .. math:: \bar x \leftarrow \bar x + \frac{p+1}{t+p+1}(x_t - \bar x), \qquad p = \text{power},
 
     which gives late iterates more weight and needs no horizon (Shamir and Zhang, 2013). Parameters added by
-    ``add_param_group`` count as constant before. Skipped steps are not counted.
+    ``add_param_group`` count as constant until then. Skipped steps are not counted.
 
     Evaluate with the average inside ``with iterates.use("average"):``. A model with BatchNorm needs statistics for the
     averaged weights: call ``torch.optim.swa_utils.update_bn(loader, model)`` inside the block, on a copy of the model
-    if its own statistics are to stay.
+    to keep its own statistics.
 
     Args:
         optimizer: any torch optimizer. ``estimate()`` needs one that averages gradients: semaopt's, torch's Adam,
@@ -141,7 +141,7 @@ class Iterates:
         self.t += 1
 
     def _complete(self) -> None:
-        """Average the parameters that no step has averaged: those without a gradient, or after a skipped step."""
+        """Average the parameters that no step has averaged: those without a gradient, or all after a skipped step."""
         if averaging.pending:
             averaging.complete(self._params())
 

@@ -137,7 +137,7 @@ class AMSGrad:
 
     def update_(self, m: Mapping[str, Tensor], seen: Seen) -> Tensor | float:
         sema_(m, "u", square(seen.g), 1 - self.beta2, seen.t, corrected=seen.corrected)
-        # The clone leaves what maximum saved for differentiable=True untouched by copy_.
+        # The clone keeps copy_ from overwriting what maximum has saved for differentiable=True.
         m["u_max"].copy_(torch.maximum(m["u_max"].clone(), m["u"]))
         return self.read(m, seen)
 

@@ -175,7 +175,7 @@ def test_models_that_disagree_in_what_is_frozen_are_refused():
 
 
 def test_freezing_and_unfreezing_later_holds_for_that_member_alone():
-    """Against models of which the same layer is frozen and unfrozen at the same time."""
+    """Compare with models in which the same layer is frozen and unfrozen in the same steps."""
     ensemble, alone, (xs, ys) = Ensemble(networks()), networks(), data(4)
     optimizer = asa(ensemble)
     optimizers = [semaopt.ASA(model.parameters(), **rates(m)) for m, model in enumerate(alone)]

@@ -171,7 +171,8 @@ def test_folders_do_not_import_each_other_in_a_circle(prefix):
 
 
 def test_modules_do_not_import_each_other_in_a_circle():
-    """A package imports its modules to export their names; a module may import its package for another module's."""
+    """A package imports its modules to export their names; a module may import its package for the names of another
+    module."""
     edges = {
         module: {target for target in targets if not module.startswith(f"{target}.")}
         for module, targets in EDGES.items()

@@ -35,7 +35,7 @@ class AccMDA(MinMaxOptimizer):
     **The closure contract.** ``step(closure)`` calls the closure twice, at :math:`z_{t-1}` and at :math:`z_t`, and both
     calls must use the same sample: draw the batch before ``step``, not in the closure. The closure computes the loss
     and calls ``backward()``; gradients are cleared before each call. Torch's random numbers (dropout) are replayed in
-    the second call. The first step calls it twice at :math:`z_1` and raises if the two gradients differ.
+    the second call. The first step calls the closure twice at :math:`z_1` and raises if the two gradients differ.
 
     Args:
         primal, dual, lr, dual_lr, project: as in :class:`semaopt.PDAda`.

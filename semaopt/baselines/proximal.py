@@ -137,7 +137,7 @@ def stage_buffers(group: dict[str, Any], inner: InnerStep) -> tuple[str, ...]:
 
 
 def stage_step(optimizer: MinMaxOptimizer, inner: InnerStep, closure: Callable[[], Any] | None) -> Any:
-    """Take one step of the present stage, and restart at the averages after its last step; return the loss."""
+    """Take one step of the current stage, and restart at the averages after its last step; return the loss."""
     loss = evaluate(closure)
     optimizer._validate_step()
     if optimizer._skips():

@@ -18,7 +18,7 @@ from semaopt.optimizers._nonfinite import Rollback
 from semaopt.optimizers._state import zero_state
 from semaopt.projections import Projection
 
-#: The tables of each level: name, and the closure whose samples they are about.
+#: The tables of each level: name, and which closure their samples come from (0: outer, 1: inner).
 TABLES = {"upper": {"f_x": 0, "g_xy": 1}, "lower": {"f_y": 0, "g_y": 1, "g_yy": 1}}
 
 
@@ -103,7 +103,8 @@ class SABA(BilevelOptimizer):
         options = self.param_groups[0]
         f, g = numbered(outer, inner, options["samples"], options["seed"], self.algorithm_state["t"])
         oracles = self._oracles(f, g)
-        # Nothing is written before x moves, so the tables need no copies; only new entries of the state are removed.
+        # Nothing is written before x moves, so the tables need no backup; undoing a step only removes new entries of
+        # the state.
         new, enabled = [y for y in oracles.lower if y not in self.state], self.on_nonfinite is not None
         with Rollback(self, self._nonfinite, new, values=False, enabled=enabled) as rollback:
             memory, rho = self._memory(), options["system_lr"]

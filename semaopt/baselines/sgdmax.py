@@ -110,7 +110,7 @@ class SGDMax(MinMaxOptimizer):
     def _improve(self, tolerance: float) -> bool:
         """Take an ascent step and return True, unless y would move by less than the tolerance.
 
-        In that case y is left where it is, and the present gradients are those at y.
+        In that case y does not change, and the current gradients are the ones at y.
         """
         groups = [each for each in self._each() if each[0]["role"] == "dual"]
         before = [y.clone() for _, ys, _ in groups for y in ys]

@@ -21,7 +21,7 @@ CONVERSE = (1_000, 3_000)
 
 
 def smb(name: str, problem: QuadraticBilevel, row: BuiltIn, size: Size, perturb: Perturb = dict) -> CheckResult:
-    """Check ``thm:5``, or with another scaling than SHB its adaptive variant, clipped to :data:`CLIP`."""
+    """Check ``thm:5`` or, with a scaling other than SHB, its adaptive variant, clipped to :data:`CLIP`."""
     clip = None if row is ROWS["shb"] else CLIP
     c = problem.constants() if clip is None else replace(problem.constants(), c_l=clip[0], c_u=clip[1])
     plans = [theory.bilevel(c, T) for T in size.Ts]

@@ -53,7 +53,7 @@ def pl(name: str, setting: Setting, epsilon: float, seeds: int, perturb: Perturb
 
 
 def pl_in_mu(name: str, mus: tuple[float, ...], stages: int, seeds: int, perturb: Perturb = dict) -> CheckResult:
-    """Check ``thm:min_PL``: steps times F - min F grow at most like 1/mu^2."""
+    """Check ``thm:min_PL``: the product of steps and F - min F grows at most like 1/mu^2."""
     products, gaps, bounds = [], [], []
     for mu in mus:
         problem, oracle = LeastSquares(mu=mu), Additive(0.05)
@@ -69,7 +69,7 @@ def pl_in_mu(name: str, mus: tuple[float, ...], stages: int, seeds: int, perturb
     ]
     quadratic = [float(products[0].mean()) * (i / inverse[0]) ** 2 for i in inverse]
     figure = Figure(
-        f"{name}: steps times error grow at most like 1/mu^2",
+        f"{name}: the product of steps and error grows at most like 1/mu^2",
         "1/mu",
         "steps (F - min F)",
         [band("measured", inverse, products), reference("~ 1/mu^2", inverse, quadratic)],

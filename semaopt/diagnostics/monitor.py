@@ -124,7 +124,7 @@ class Monitor:
             self._iterates.remove()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes for a copy, which has the history; an active monitor cannot be copied."""
+        """Return the attributes for a copy, which keeps the history; an active monitor cannot be copied."""
         if self._handles:
             raise TypeError(
                 "An active monitor cannot be copied: it measures the parameters of its own optimizer. Copy it after "

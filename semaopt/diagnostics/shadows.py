@@ -26,7 +26,7 @@ class Shadows:
 
     Args:
         gammas: in (0, 1], decreasing.
-        xs: the parameters; coordinates are taken at equal distances from the largest ones.
+        xs: the parameters; coordinates are taken from the largest of them, at equal distances.
     """
 
     def __init__(self, gammas: Sequence[float], xs: Sequence[Tensor]) -> None:

@@ -303,7 +303,7 @@ class Oracles:
         return self.seen(self.average([self._wide(g) for g in found if g is not None]), source)
 
     def partial(self, found: Sequence[Tensor | None], source: str) -> Partial:
-        """Convert a derivative in x likewise, but keep None. g must depend on x; f need not."""
+        """Convert a derivative in x in the same way, but keep None. g must depend on x; f need not."""
         if source == "inner" and all(g is None for g in found):
             raise RuntimeError(
                 f"{source}() does not depend on any upper parameter, so y*(x) is constant and this is not a "

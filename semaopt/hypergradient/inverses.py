@@ -185,8 +185,8 @@ class Neumann(_Series):
 class NeumannSeries(_Series):
     r"""The Neumann series with all its terms, :math:`\frac1C\sum_{i<k}\prod_{j\le i}(I - O_{gyy,j}/C)`, no random p.
 
-    It has the same mean as :class:`Neumann` and a lower variance. It takes k - 1 products, the average of
-    ``Neumann(2 * terms - 1)``: at equal cost, compare ``NeumannSeries(k)`` with ``Neumann(2k - 1)``.
+    It has the same mean as :class:`Neumann` and a lower variance. It takes k - 1 products, as many as ``Neumann(2 *
+    terms - 1)`` on average: at equal cost, compare ``NeumannSeries(k)`` with ``Neumann(2k - 1)``.
 
     Args:
         terms: k.
@@ -215,7 +215,7 @@ class TrackedSystem:
     Args:
         lr: rho. None takes the ``lr`` of each lower group, which a schedule may change. If a product shows a curvature
             above 2/rho, steps of size rho would diverge; from then on the step size is the inverse of the largest
-            curvature seen, also for :math:`w_0`. If a product shows negative curvature, w is not updated.
+            curvature seen. This applies to :math:`w_0` too. If a product shows negative curvature, w is not updated.
 
     >>> semaopt.hypergradient.TrackedSystem()
     TrackedSystem(lr=None)

@@ -1,4 +1,4 @@
-"""Weighted ROC curves on NumPy arrays, what is read from them, and Platt's calibration."""
+"""Weighted ROC curves on NumPy arrays, the metrics and thresholds they give, and Platt's calibration."""
 
 from __future__ import annotations
 

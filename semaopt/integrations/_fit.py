@@ -209,7 +209,7 @@ class Learner:
 
         Weights are sampling probabilities: a row of weight w appears N w / sum(w) times, rounded up or down at
         random. N is the sum of the weights, but at least one and at most 100 times the number of rows. The ranking
-        losses compare pairs within a batch, so half of their batches are positives.
+        losses compare pairs within a batch, so half of each of their batches is positive.
         """
         size = self.settings.batch_size
         rows = torch.arange(len(labels)) if weight is None else resample(weight, generator)

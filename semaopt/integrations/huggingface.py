@@ -67,7 +67,7 @@ def trainer_kwargs(
             :class:`semaopt.ASA`.
         scores: function of the model's output that returns the scores for the loss. By default the logits; two logits
             per example become their difference.
-        monitor: measure every that many steps with :class:`semaopt.diagnostics.Monitor`. The results are added to
+        monitor: n, to measure every n steps with :class:`semaopt.diagnostics.Monitor`. The results are added to
             ``trainer.state.log_history``; the Monitor is the attribute ``monitor`` of the first callback.
         callbacks: further callbacks for the Trainer.
         **options: arguments of the optimizer, such as ``lr``, ``dual_lr`` and ``beta``.

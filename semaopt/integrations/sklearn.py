@@ -88,8 +88,8 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         batch_size: examples per step.
         max_epochs: passes over the training part.
         validation_fraction: share held out for early stopping, calibration and threshold, stratified by class. If a
-            class would have fewer than 20 examples in it, all data is used for training, calibration and threshold come
-            from the training scores, and a warning is raised. 0 does the same without a warning.
+            class would have fewer than 20 held-out examples, all data is used for training, calibration and threshold
+            come from the training scores, and a warning is raised. 0 does the same without a warning.
         early_stopping: keep the weights of the epoch with the best validation metric and stop after ``patience`` epochs
             without improvement. Among equal epochs the last one is kept.
         patience: epochs.

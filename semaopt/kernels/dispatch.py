@@ -63,7 +63,7 @@ def run(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[st
         return
     paths = [choose(rule, *each) for each in zip(xs, gs, states, strict=True)]
     if isinstance(rule.scaling, AdamPlus) and len(set(paths)) > 1:
-        # Its norm is over all parameters, so all take the path that supports each of them.
+        # The norm is over all parameters, so all of them take one path that supports each.
         paths = ["loop" if "loop" in paths else "foreach"] * len(paths)
     for path, step in (
         ("c", _compiled_group),

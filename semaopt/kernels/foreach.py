@@ -277,7 +277,7 @@ def _in(dtype: torch.dtype, tensors: Tensors) -> Tensors:
 
 
 def _number(rate: Rate, x: Tensor) -> Rate:
-    """Return a tensor rate on the host as a number, any other with at least the precision of x's arithmetic."""
+    """Return a tensor on the host as a number, any other rate with at least the precision of x's arithmetic."""
     return rate.item() if isinstance(rate, Tensor) and on_host(rate) else scalar_rate(rate, x)
 
 
@@ -297,7 +297,7 @@ def _clamp_(tensors: Tensors, lo: float, hi: float, factor: Numbers) -> None:
 
 
 def _is_one_vector(tensors: Tensors) -> bool:
-    """Return whether tensors of one shape fill their memory in the same order, so that they can be cut alike."""
+    """Return whether tensors of one shape fill their memory in the same order, so that all are cut in one way."""
     return is_dense(tensors[0]) and all(same_strides(t, tensors[0]) for t in tensors[1:])
 
 

@@ -51,7 +51,7 @@ def asa_(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[s
 
 
 def count_(step: Tensor) -> Rate:
-    """Add 1 to the step counter and return its value before: a number if it is on the host, else a tensor."""
+    """Add 1 to the step counter and return its previous value: a number if it is on the host, else a tensor."""
     t = step.item() if on_host(step) else step.clone()
     increment_(step)
     return t
@@ -69,7 +69,7 @@ def increment_(step: Tensor) -> None:
 
 
 def loop_group(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]]) -> None:
-    """Take one step: :func:`asa_`, with sign, weight decay, complex numbers, storage dtypes and graph around it."""
+    """Take one step: :func:`asa_`, plus sign, weight decay, complex numbers, storage dtypes and graph."""
     eta, decay = scalar_rate(rule.eta, xs[0]), scalar_rate(rule.weight_decay, xs[0])
     if rule.differentiable:
         for state in states:

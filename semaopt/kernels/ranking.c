@@ -237,7 +237,7 @@ static void cvar(Pairs *b, Ranking *r, int two_way) {
     }                                                                                                                  \
     break;
 
-/* Classify the labels: 1 is positive, 0 or -1 negative, NaN missing. Returns 1 if there are others, or 0 and -1. */
+/* Classify the labels: 1 is positive, 0 or -1 negative, NaN missing. Returns 1 if there are other labels, or both 0 and -1. */
 static int classify(const void *labels, int label, int64_t n, uint8_t *codes) {
     int zeros = 0, minuses = 0, others = 0;
     switch (label) {

@@ -63,8 +63,8 @@ def ranking(
         scores: raw scores on the CPU.
         labels: as many labels on the CPU; NaN is a missing label.
         index: rows of the averages, int64.
-        averages: the averages of the examples and, for a two-way loss, that over the positives. They do not change
-            if the status is not ``OK``.
+        averages: the averages of the examples and, for a two-way loss, the average over the positives. They do not
+            change if the status is not ``OK``.
         options: everything else.
 
     >>> z, options = torch.full((2, 2), torch.nan), Options("average_precision", 1.0, False, 0.1)

@@ -66,7 +66,7 @@ def counters_of(state: dict[str, Any]) -> Counters:
 
 
 def towards_one(w: float, gamma: float) -> float:
-    """Equal torch's lerp from a weight to 1, in its two forms."""
+    """Compute torch's lerp from a weight to 1, in its two forms."""
     return w + gamma * (1.0 - w) if gamma < 0.5 else 1.0 - (1.0 - w) * (1.0 - gamma)
 
 

@@ -97,7 +97,7 @@ def compiles(kernel: Any, arguments: Sequence[Any], constants: dict[str, Any], d
     try:
         with torch.cuda.device(device):
             kernel.warmup(*arguments, grid=(1,), **constants)
-    except Exception as error:  # Triton raises errors of many types, also of subprocesses
+    except Exception as error:  # Triton raises errors of many types, including those of subprocesses
         _fail(device, error)
         return False
     return True

@@ -6,7 +6,7 @@ fused multiply-adds, so the results are bitwise equal to those of the C step. On
 order.
 
 A program computes one chunk: ``BLOCK`` elements of one tensor. Its row of ``tensors`` holds the addresses and the size.
-Whole chunks take a branch without masks, whose loads and stores have 128 bits if ``ALIGNED``.
+Whole chunks take a branch without masks, whose loads and stores are 128 bits wide if ``ALIGNED``.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def root(u):
 
 @triton.jit
 def lerp(v, g, w, low):
-    """Equal torch's lerp: v + w (g - v) for w < 1/2, else g - (1-w)(g - v). It is exact at both ends."""
+    """Compute torch's lerp: v + w (g - v) for w < 1/2, else g - (1-w)(g - v). It is exact at both ends."""
     return tl.where(low, v, g) + w * (g - v)
 
 

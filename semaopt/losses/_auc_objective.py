@@ -190,7 +190,7 @@ class ClosedFormColumns(torch.autograd.Function):
 
 
 def _differentiable_gradients(ctx: Any, g: Tensor) -> Iterator[Tensor | None]:
-    """Return the gradients by scores, s, r and y with a graph, or None where none is needed."""
+    """Return the gradients with respect to scores, s, r and y with a graph, or None where none is needed."""
     scores, s, r, y, labels, p = ctx.saved_tensors
     w = is_positive(labels, scores.dtype, validate=False).reshape(-1, 1)
     present = is_present(labels)

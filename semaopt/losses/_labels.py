@@ -1,4 +1,4 @@
-"""Labels in the forms that people have them: {0, 1}, {-1, 1}, booleans, class numbers; NaN for a missing label."""
+"""Labels in all common forms: {0, 1}, {-1, 1}, booleans, class numbers; NaN for a missing label."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def refuse(labels: Tensor) -> NoReturn:
                 break
     values = torch.unique(column[~column.isnan()])[:6].tolist()
     raise ValueError(
-        f"labels={values}{where}: must be {{0, 1}} or {{-1, 1}}, 1 the positive class; map the classes to one of these "
-        "pairs and mark missing labels with NaN"
+        f"labels={values}{where}: must be {{0, 1}} or {{-1, 1}}, where 1 is the positive class; map "
+        "the classes to one of these pairs and mark missing labels with NaN"
     )
 
 

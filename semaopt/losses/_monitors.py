@@ -1,4 +1,4 @@
-"""Warnings about mistakes that the first batches of a training reveal."""
+"""Warnings about mistakes that the first batches of a training run reveal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FirstBatches:
 
     def __init__(self, s: Tensor, r: Tensor, y: Tensor) -> None:
         self._start = [z.detach().clone() for z in (s, r)]
-        self._last: tuple[Tensor, Tensor, Tensor] | None = None  # raw scores, y and the gradient by y
+        self._last: tuple[Tensor, Tensor, Tensor] | None = None  # raw scores, y and the gradient in y
         self._shares: Tensor | float = 0.0
         self._moves: Tensor | float = 0.0
         self._calls = 0
@@ -119,8 +119,8 @@ def _plausible(row: list[float], p: float) -> bool:
         row: sums over the batches of 1, the labels, the positives, their share and its square.
         p: the prior.
 
-    The standard deviation of the mean is that of independent examples or, if examples come in groups, the one
-    between batches, whichever is larger.
+    The standard deviation of the mean is estimated twice: for independent examples, and from the differences between
+    batches, since examples may come in groups. The larger one counts.
     """
     batches, n, positives, shares, squares = row
     independent = math.sqrt(p * (1 - p) / n)

@@ -182,7 +182,7 @@ class AUCMinMax(nn.Module):
         return cls(sampler.prior, **options)
 
     def _apply(self, fn: Any, recurse: bool = True) -> AUCMinMax:
-        """Move or cast the module; the prior keeps at least float32 (0.999 in bfloat16 is 1), exact in float64."""
+        """Move or cast the module; the prior keeps at least float32, since 0.999 would become 1 in bfloat16."""
         old = self.prior
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if old.is_meta and not self.prior.is_meta:  # a meta tensor has no values to move

@@ -21,9 +21,9 @@ class GlobalContrastive(Tracked):
     .. math::
         \frac1n\sum_i \tau\log(\varepsilon + g_i), \qquad g_i = E_{j\ne i}\, e^{(s_{ij} - s_{ii})/\tau}
 
-    for cosine similarities s, averaged over the two directions. The usual contrastive loss takes the negatives of a
-    batch for the expectation and needs large batches; here each example keeps a moving average of :math:`g_i` in each
-    direction.
+    for cosine similarities s, averaged over the two directions. The usual contrastive loss replaces the expectation
+    by the negatives of a batch, so it needs large batches; here each example keeps a moving average of :math:`g_i` in
+    each direction.
 
     Args:
         size: number of training examples.

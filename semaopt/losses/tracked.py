@@ -15,8 +15,8 @@ This is the step of :class:`semaopt.SCMA` as a module, so one ``backward()`` giv
 >>> loss.z[3], loss.z[0]                                     # NaN: not visited yet
 (tensor([0.3333, 1.0000]), tensor([nan, nan]))
 
-A loss is a pair (g, f): its ``forward`` computes g from the batch, calls :meth:`Tracked.average`, which returns a
-tensor with the value of z and the derivative of g, and returns f of it.
+A loss is a pair (g, f). Its ``forward`` computes g from the batch and passes it to :meth:`Tracked.average`, which
+returns a tensor with the value of z and the derivative of g. The result is f of that tensor.
 """
 
 from __future__ import annotations

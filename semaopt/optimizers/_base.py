@@ -191,7 +191,7 @@ class SemaOptimizer(Optimizer):
         params: parameters, named parameters or dicts of them.
         defaults: options of the groups.
         on_nonfinite: policy for NaN and Inf; see :class:`semaopt.ASA`.
-        process_group: ranks to average over, for the optimizers that do.
+        process_group: ranks to average over, for the optimizers that average over ranks.
     """
 
     #: The two roles of groups, or None if all groups are alike.
@@ -348,7 +348,7 @@ class SemaOptimizer(Optimizer):
 
     def _ready(self) -> Iterator[Ready]:
         """Yield ``(group, xs, gs, states)`` of each group that has gradients, after validating every group."""
-        if torch.compiler.is_compiling():  # it knows _init_group and runs it outside its graph
+        if torch.compiler.is_compiling():  # torch.compile knows _init_group and runs it outside its graph
             for group, xs, gs in self._initialized():
                 yield group, xs, gs, [self.state[x] for x in xs]
             return
@@ -476,7 +476,7 @@ class SemaOptimizer(Optimizer):
                         self.state[x].update(_restored_state(group, seen["state"][key], x))
                         self._init_rounding(self.state[x], group, k, i)
 
-        # Ours runs after the user's own pre-hooks and before the user's own post-hooks.
+        # These hooks run after the user's own pre-hooks and before the user's own post-hooks.
         handles = [
             self.register_load_state_dict_pre_hook(before),
             self.register_load_state_dict_post_hook(after, prepend=True),

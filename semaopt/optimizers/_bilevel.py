@@ -35,9 +35,9 @@ ROLES = Roles(
 class BilevelOptimizer(SemaOptimizer):
     r"""Base class for :math:`\min_x f(x, y^*(x))`, :math:`y^*(x) = \arg\min_{y\in Y} g(x, y)`.
 
-    "upper" groups hold x, "lower" groups hold y. The algorithm state has ``t``, the number of steps taken, ``bound``,
-    the present curvature bound of the inverse, ``first_loss``, the outer loss of the first step, and ``first_norm``,
-    the norm of y before it.
+    "upper" groups hold x, "lower" groups hold y. The algorithm state has ``t`` (the number of steps taken), ``bound``
+    (the current curvature bound of the inverse), ``first_loss`` (the outer loss of the first step) and ``first_norm``
+    (the norm of y before the first step).
     """
 
     roles: ClassVar[Roles] = ROLES
@@ -195,7 +195,7 @@ class BilevelOptimizer(SemaOptimizer):
         return Memory(self.algorithm_state, states, rates, projected, kept)
 
     def _hypergradient(self, oracles: Oracles) -> tuple[list[Tensor | None], Vector]:
-        """Return the estimate f_x - g_xy w of the gradient of F, and g_y, both at the present x and y."""
+        """Return the estimate f_x - g_xy w of the gradient of F, and g_y, both at the current x and y."""
         with torch.enable_grad():
             _, f_x, f_y = oracles.f()
             g_y, implicit = self.inverse(oracles, f_y, self._memory())
@@ -243,7 +243,7 @@ class BilevelOptimizer(SemaOptimizer):
         return rule if factor == 1.0 else replace(rule, eta=rule.eta * factor)
 
     def _move_lower(self, g_y: Vector, factor: float = 1.0) -> None:
-        """Compute ``y <- Proj_Y[y - factor lr g_y]``. The paper adds, although y minimizes g."""
+        """Compute ``y <- Proj_Y[y - factor lr g_y]``. The paper adds g_y, although y minimizes g."""
         found = iter(g_y)
         for group in self._of("lower"):
             for y in group["params"]:
@@ -258,7 +258,7 @@ class BilevelOptimizer(SemaOptimizer):
         self._move_lower(g_y, factor)
 
     def _count(self, loss: Tensor) -> None:
-        """Count a step, also for every lower parameter, and keep the loss of the first one."""
+        """Count a step, for every lower parameter too, and keep the loss of the first one."""
         if self.algorithm_state["t"] == 0:
             self.algorithm_state["first_loss"] = loss.item()
         self.algorithm_state["t"] += 1

@@ -15,8 +15,8 @@ class Defaults(dict[str, Any]):
     """Defaults that have ``beta`` in place of torch's ``momentum``.
 
     OneCycleLR and CyclicLR look for ``"momentum"`` in the defaults unless ``cycle_momentum=False``, and torch's error
-    does not name that remedy. Torch has no hook to change it, so ``in`` looks up its caller in the calling frame.
-    ``"betas"`` is in the defaults, because every group has a :class:`Betas`.
+    does not name that remedy. Torch has no hook to change that error, so ``in`` looks up its caller in the calling
+    frame. ``"betas"`` is in the defaults, because every group has a :class:`Betas`.
     """
 
     def __contains__(self, name: object) -> bool:
@@ -32,8 +32,8 @@ class Defaults(dict[str, Any]):
 class Betas(Sequence[float]):
     """The entry ``"betas"`` of a param group: a read-only view ``(beta,)`` for loggers.
 
-    Loggers such as Lightning's LearningRateMonitor read ``group["betas"][0]``. A view always has the present value
-    of ``group["beta"]``. A group that is not averaged has momentum 0.
+    Loggers such as Lightning's LearningRateMonitor read ``group["betas"][0]``. A view always has the current value of
+    ``group["beta"]``. A group that is not averaged has momentum 0.
 
     Args:
         group: the param group.

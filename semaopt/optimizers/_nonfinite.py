@@ -142,7 +142,7 @@ class Rollback:
     ) -> bool:
         if error is None or not self._enabled:
             return False
-        self.undo()  # also after an error in a closure, or Ctrl-C
+        self.undo()  # even after an error in a closure, or Ctrl-C
         if not isinstance(error, NonFiniteError):
             return False
         self._guard.skip(error)

@@ -116,7 +116,7 @@ class Roles:
         Args:
             group: the user's.
             options: what :meth:`options` returned for its role.
-            shared: the options that all groups share, with their present values.
+            shared: the options that all groups share, with their current values.
             owner: name of the optimizer's class, for error messages.
         """
         role = group["role"]

@@ -203,7 +203,7 @@ class SBMA(BilevelOptimizer):
         """Return the weight of this step's samples in the averages.
 
         With bias correction it is gamma/w, where w is the same average of the constant 1: then the averages hold
-        corrected estimates, which are what is clipped.
+        corrected estimates, and these are clipped.
         """
         state, group = self.algorithm_state, self._of("upper")[0]
         gamma = 1 - group["beta"]

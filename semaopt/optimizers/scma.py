@@ -44,7 +44,7 @@ class SCMA(SemaOptimizer):
             which saves a pass and correlates the two factors by O(gamma_g).
         bias_correction: for v and u, as in :class:`semaopt.ASA`; z always starts at its first sample.
         process_group: ranks over which g and the gradient are averaged, so that ranks with their own batches take the
-            step of one process on the joint batch. With blocks each rank keeps the z_i of its own.
+            step of one process on the joint batch. With blocks each rank keeps the z_i of its own blocks.
         on_nonfinite: ``"error"`` or ``"skip"`` for NaN or Inf in z or in the gradient, as in :class:`semaopt.ASA`.
 
     SCGD (Wang, Fang and Liu, "Stochastic compositional gradient descent", Mathematical Programming 2017) is

@@ -106,7 +106,8 @@ def test_stage_lengths():
 
 
 def test_variable_without_a_gradient_is_averaged():
-    """Its mean is its value; a variable with a late first gradient starts from its value, not from zero."""
+    """The mean of a constant variable is its value; one with a late first gradient starts from its value, not from
+    zero."""
     x, y = pair()
     late = torch.nn.Parameter(torch.tensor([5.0], dtype=torch.float64))
     optimizer = baselines.EpochSGDA(primal=[x, late], dual=[y], lr=0.1, stage_length=2, growth="constant", proximal=0.5)

@@ -101,7 +101,7 @@ def test_nan_is_not_hidden(path, scaling):
 @FEW
 @given(exponent=st.integers(-36, 36), beta=st.sampled_from((0.0, 0.9)))
 def test_finite_losses_give_finite_variables(method, exponent, beta):
-    """Scale the loss and inversely the step sizes; products of units in bilevel methods limit the range."""
+    """Scale the loss, and the step sizes inversely; products of units in bilevel methods limit the range."""
     direct = method.advance in (descend, compose) or method.saddle
     scale = 10.0 ** (exponent if direct else exponent // 3)
     rates = {"lr": 0.05 / max(1.0, scale)} | ({"dual_lr": 0.1 / max(1.0, scale)} if method.saddle else {})

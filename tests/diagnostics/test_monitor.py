@@ -539,7 +539,7 @@ def test_tensorboard_writes_the_noise(tmp_path):
 
 
 def test_shadow_averages_and_the_best_gamma_by_hand():
-    """Against averages computed with float64 loops, with and without a full gradient."""
+    """Compare with averages computed by float64 loops, with and without a full gradient."""
     gammas, n = (1.0, 0.5, 0.1), 40
     draws, full = torch.randn(n, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([1.0, -2.0, 0.5])
     for exact in (True, False):

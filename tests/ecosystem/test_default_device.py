@@ -1,4 +1,4 @@
-"""Objects that were placed by hand, under another default device: nothing is moved or drawn elsewhere."""
+"""Objects placed by hand stay where they are under another default device; nothing is moved or drawn elsewhere."""
 
 from __future__ import annotations
 

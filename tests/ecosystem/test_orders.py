@@ -147,7 +147,7 @@ def test_nests_of_followed_schedulers(seed):
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_checkpoints_before_the_first_step(method):
-    """Into a fresh optimizer, and into one that has taken steps: both start over."""
+    """Load into a fresh optimizer and into one that has taken steps: both start over."""
     optimizer, problem = method.start()
     state = saved(optimizer.state_dict())
     start = values(problem)

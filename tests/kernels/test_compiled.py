@@ -179,7 +179,7 @@ def test_gradient_may_be_the_parameter():
 
 
 def test_replaced_tensors_are_found():
-    """Replace x.data, states and gradients between steps, also with other strides."""
+    """Replace x.data, states and gradients between steps, even with other strides."""
     ends = []
     for path in ("auto", "loop"):
         x = torch.nn.Parameter(normal((6, 4), torch.float32, 1))

@@ -39,7 +39,7 @@ def test_every_scaling_has_a_row():
 
 
 class Recorder(TorchDispatchMode):
-    """Count the operations on tensors of one shape, and refuse to read a tensor of another device than the CPU."""
+    """Count the operations on tensors of one shape, and refuse to read a tensor that is not on the CPU."""
 
     def __init__(self, shape=None):
         super().__init__()
@@ -206,7 +206,7 @@ def test_compiled_step_is_one_graph(build, options):
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # read by dynamo
 @pytest.mark.parametrize("lower_lr", [0.3, 1.6], ids=["stable", "shortened"])
 def test_compiled_smb_equals_eager_although_its_graph_breaks(lower_lr):
-    """TrackedSystem decides by the curvature that it reads, also to shorten its steps, so there is no single graph."""
+    """TrackedSystem reads the curvature to decide, for example to shorten its steps, so there is no single graph."""
     torch._dynamo.reset()
     results, graphs = [], []
     curvatures = torch.tensor([0.2, 1.0, 1.4], dtype=torch.float64)

@@ -194,7 +194,7 @@ def fresh(monkeypatch):
 
 
 def steps(implementation="auto", n=3):
-    """Take steps whose path is "triton" by the choice of "auto" on CUDA; the arithmetic runs on the CPU."""
+    """Take steps for which "auto" chooses "triton", as on CUDA; the arithmetic runs on the CPU."""
     x = torch.nn.Parameter(normal((4,), torch.float32, 0))
     optimizer = semaopt.ASA([x], implementation=implementation)
     for k in range(n):

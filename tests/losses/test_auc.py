@@ -190,7 +190,8 @@ def test_equals_the_margin_loss_of_libauc(m):
 
 
 def test_squared_hinge_sets_its_constraint():
-    """For scores separated by more than the margin, y of the square follows; alpha = m + y of the hinge stays 0."""
+    """If scores are separated by more than the margin, y of the square follows them; alpha = m + y of the hinge stays
+    0."""
     h, b = torch.tensor([8.0, 8.0, -8.0, -8.0]), torch.tensor([1, 1, 0, 0])
     ends = {}
     for surrogate in ("square", "squared_hinge"):
@@ -276,7 +277,7 @@ def test_every_form_of_labels_and_scores(form, column):
     ],
 )
 def test_other_labels_are_an_error_that_names_them(labels, values):
-    text = rf"labels=\[?.*{values}.*: must be \{{0, 1\}} or \{{-1, 1\}}, 1 the positive class; map the classes"
+    text = rf"labels=\[?.*{values}.*: must be \{{0, 1\}} or \{{-1, 1\}}, where 1 is the positive class; map the classes"
     with pytest.raises(ValueError, match=text):
         AUCMinMax(0.3)(torch.zeros(3), torch.tensor(labels))
     with pytest.raises(ValueError, match=text):

@@ -136,7 +136,7 @@ class Setting:
 
 
 def drawn_inverse(draw, name, setting):
-    """An inverse of ours and of the numpy code."""
+    """One inverse: our object and its numpy code."""
     terms, steps, seed = draw.pick([1, 3, 6]), draw.pick([1, 2, 3]), draw.pick([0, 1, 12345])
     lr, lam = draw.pick([None, 0.2]), draw.rate(1, 50)
     H = hypergradient

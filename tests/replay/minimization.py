@@ -15,7 +15,7 @@ STEPS = 25
 
 
 def drawn_scaling(draw, kind=None):
-    """The same row of the table for both sides."""
+    """The same row of the table, as our object and for the numpy code."""
     kind = kind or draw.pick([*scalings.BY_NAME])
     g0, beta2, bounds = (
         draw.rate(1e-6, 1.0),
@@ -50,7 +50,7 @@ def drawn_group(draw, kind, maximize=True):
 
 
 def drawn_path(draw):
-    """A path of the step that serves plain float64 tensors, and an lr that may be a tensor."""
+    """A path of the step that supports plain float64 tensors, and an lr that may be a tensor."""
     paths = ["auto", "loop", "foreach"] + (["c"] if kernels.available().ok else [])
     return draw.pick(paths), draw.pick(
         [float, lambda lr: torch.tensor(lr, dtype=torch.float64).reshape(draw.pick([(), (1,)]))]

@@ -35,7 +35,7 @@ class Saddle:
 
 
 def drawn_set(draw):
-    """A projection of ours and of the numpy code; both act on tensors of any shape."""
+    """One projection: our object and its numpy code; both act on tensors of any shape."""
     lo, hi, radius = -draw.rate(0.1, 2), draw.rate(0.1, 2), draw.rate(0.2, 2)
     return draw.pick([
         (None, lambda y: y),

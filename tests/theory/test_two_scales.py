@@ -58,7 +58,7 @@ def test_thm_5_by_hand():
     assert bound.lower == pytest.approx(4 * 32 * 41 * 0.5 / (0.1 * 2 * 99))
     assert bound.lower_noise == pytest.approx(4 * 64 * 41 * 0.1 * 0.1 / 2)
     assert bound.bias == pytest.approx(4 * 16 * bias)
-    assert bound.bias <= 4 * 2**2 / (4 * math.sqrt(100))  # the purpose of k, times c_u C_fy^2/c_l
+    assert bound.bias <= 4 * 2**2 / (4 * math.sqrt(100))  # k is chosen for this, times c_u C_fy^2/c_l
     q = 2 * (136 / 1024 + 1 / 16) / 4
     by_hand = (
         2 * (C_1 + 41 + 2 * bias) / (0.2 * 99) + 2 * 0.2 * C_1 + 34 * 41 * 0.5 / (0.1 * 2 * 99)

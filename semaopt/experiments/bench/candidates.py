@@ -91,8 +91,8 @@ _AVERAGES = {
 class Pool:
     """Memory in which all candidates keep the averages of one parameter.
 
-    The speed of a step depends on where its tensors lie in physical memory, by up to a third between two runs of the
-    same program. In shared memory the candidates differ only in what they compute.
+    The speed of a step depends on where its tensors lie in physical memory: two runs of the same program differ by up
+    to a third. In shared memory the candidates differ only in what they compute.
     """
 
     def __init__(self, x: Tensor) -> None:

@@ -162,7 +162,7 @@ def measure(
         if candidate.missing():
             skipped[candidate.name] = candidate.missing()
             continue
-        # Parameters larger than the caches can be shared: no candidate finds them there.
+        # Parameters larger than the caches can be shared: no candidate finds them in a cache.
         xs = shared if big else parameters(shapes, device)
         try:
             steps[candidate.name] = prepare(candidate, xs, pools)

@@ -61,7 +61,7 @@ class _Array:
 
 
 class _Kind:
-    """Stand-in for ``numpy.ndarray``, which is only referred to."""
+    """Stand-in for ``numpy.ndarray``, which the files only refer to."""
 
 
 def _empty(kind: object, shape: object, code: object) -> _Array:

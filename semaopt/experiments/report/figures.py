@@ -251,7 +251,7 @@ def draw_stability(axes: Axes, finding: Finding, metric: str, looks: Looks) -> N
 
 
 def _by_other_settings(finding: Finding, axis: str) -> dict[str, list[Final]]:
-    """Group the methods by everything but the axis and the rates that move with it."""
+    """Group the methods by everything but the axis and the rates that change with it."""
     groups: dict[str, list[Final]] = {}
     for final in finding.finals:
         fixed = {name: value for name, value in final.method.options.items() if name not in (axis, f"dual_{axis}")}
@@ -389,7 +389,7 @@ def legend(axes: Axes, columns: int) -> None:
 
 
 def comparable(finding: Finding) -> list[claims.ClaimRow]:
-    """Return the comparisons of the claim and with its control arms that have an interval."""
+    """Return the comparisons of the claim, and those with its control arms, that have an interval."""
     found = claims.verdict(finding)
     return [row for row in (*found.rows, *found.controls) if row.comparison.interval is not None]
 

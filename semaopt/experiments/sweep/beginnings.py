@@ -1,6 +1,6 @@
 """Common beginnings: runs that are identical up to the first decay of a rate are trained only once up to it.
 
-The first of such runs saves its state at the end of that epoch, before its rates decay; the others start from it.
+The first of these runs saves its state at the end of that epoch, before its rates decay; the others start from it.
 Their results are those of training from scratch, to the bit.
 """
 
@@ -53,9 +53,10 @@ def _first_decay(run: Run) -> int:
 
 
 def _can_share(run: Run) -> bool:
-    """Whether the state of the algorithm before its first decay does not depend on the schedule.
+    """Whether the state of the algorithm before its first decay is independent of the schedule.
 
-    It does not for the algorithms of the package. It does for torch's Adam, where schedules of gamma store past betas.
+    This is true for the algorithms of the package. It is false for torch's Adam: schedules of gamma store the past
+    betas in its state.
     """
     sampled = issubclass(objectives.find(run.loss), objectives.Sampled)
     return run.algorithm.name in algorithms.ALGORITHMS and not sampled

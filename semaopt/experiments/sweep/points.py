@@ -127,7 +127,7 @@ class Tree:
         if axis in space.ranges:
             return rounded(trial.suggest_float(axis, values[0], values[-1], log=True))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # Optuna cannot store choices that are lists; here it stores none
+            warnings.simplefilter("ignore", UserWarning)  # Optuna cannot store lists; here it stores nothing
             return trial.suggest_categorical(axis, values)
 
     def report(self, token: Any, mean: float, epoch: int) -> None:

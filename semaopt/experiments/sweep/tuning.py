@@ -116,7 +116,8 @@ def last_decay(spec: Spec) -> int:
 def rungs(spec: Spec) -> list[int]:
     """Return the epochs after which successive halving prunes: none is before the last decay of any method.
 
-    The first is ``first_rung`` of the spec (by default a sixteenth of the epochs), each next one four times as late.
+    The first is ``first_rung`` of the spec (by default a sixteenth of the epochs), and each later one comes four
+    times as late.
     """
     options = spec.tuning
     if options is None or options.pruner == "none":

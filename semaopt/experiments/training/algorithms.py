@@ -441,7 +441,7 @@ def restore(optimizer: Optimizer, schedule: Schedule, state: Mapping[str, Any], 
     groups = [{**mine, **group} for mine, group in zip(own, saved["param_groups"], strict=True)]
     optimizer.load_state_dict({**saved, "param_groups": groups})
     if schedule.of is not None:
-        # With a larger step count, torch does not warn that the schedule steps before this optimizer object has.
+        # At a step count of 1, torch would warn that the schedule steps before this optimizer object has taken a step.
         schedule.load_state_dict({**schedule.of.state_dict(), "last_epoch": branch, "_step_count": branch + 2})
 
 

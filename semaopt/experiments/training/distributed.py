@@ -70,7 +70,7 @@ class Group:
 
 
 def leading() -> bool:
-    """Whether this process is alone or the first of torchrun's, even before the group is initialized."""
+    """Whether this process is alone or torchrun's first one, even before the group is initialized."""
     return os.environ.get("RANK", "0") == "0" or "TORCHELASTIC_RUN_ID" not in os.environ
 
 

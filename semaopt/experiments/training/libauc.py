@@ -1,4 +1,7 @@
-"""LibAUC's PESG and AUC-margin loss. LibAUC is not a dependency: specs that use it are read without it, but not run."""
+"""LibAUC's PESG and AUC-margin loss.
+
+LibAUC is not a dependency: specs that use it can be read without it, but not run.
+"""
 
 from __future__ import annotations
 

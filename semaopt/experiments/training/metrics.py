@@ -134,7 +134,7 @@ def area_under_curve(scores: Tensor, labels: Tensor) -> float:
 
 
 def average_precision(scores: Tensor, labels: Tensor) -> float:
-    """Return the mean over the positive rows of the precision at their score; rows of equal score count at once.
+    """Return the mean over the positive rows of the precision at their score; rows of equal score are counted together.
 
     It is NaN if a score is not finite or no row is positive.
 

@@ -50,7 +50,7 @@ class ModelWithLoss(nn.Module):
         return value
 
     def variables(self, lists: list[list[Parameter]]) -> Variables:
-        """Split lists of this module's parameters into those that are minimized and those that are maximized over."""
+        """Split lists of this module's parameters into those to minimize over and those to maximize over."""
         dual = set(map(id, self.loss.dual_parameters()))
         is_dual = [id(x) in dual for x in self.parameters()]
         primal, dual_lists = (

@@ -69,7 +69,7 @@ class SampledRun:
         """Do nothing: samples are drawn in each step."""
 
     def step(self, k: int) -> None:
-        """Move on by one batch: take a step once the batches of the last step are used up."""
+        """Advance by one batch: take a step once the batches of the last step are used up."""
         self.due += 1
         start = time.process_time()
         while self.objective.batch_count < self.due and self.finite:

@@ -67,7 +67,7 @@ def test_the_clock_waits_for_the_device(monkeypatch):
 
 
 def test_unsupported_candidate_is_skipped_on_another_device(monkeypatch):
-    """Tensors stay on the CPU; only the name of the device is another one."""
+    """Tensors stay on the CPU; only the name of the device differs."""
     create = bench_step.parameters
     monkeypatch.setattr(bench_step, "parameters", lambda shapes, device: create(shapes))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)

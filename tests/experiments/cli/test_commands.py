@@ -90,7 +90,8 @@ def test_every_command_explains_itself(call):
 
 @pytest.fixture
 def _tiny(monkeypatch, tmp_path):
-    """Replace the reproduction by two experiments of a second, one without its data, and one check."""
+    """Replace the reproduction by two experiments of one second each, one experiment without its data, and one
+    check."""
     names = ["figure1-digits", "figure1-digits-noisy", "figure2-a9a"]
     tiny = {name: a_spec(name=name, **({"data": {"name": "a9a"}} if "a9a" in name else {})) for name in names}
     monkeypatch.setattr(reproduction, "load", lambda name, scale: tiny[name])

@@ -132,7 +132,7 @@ def test_an_interrupted_download_without_checksum_is_discarded(server, tmp_path)
 @pytest.mark.parametrize(
     "body",
     [b"<html>moved</html>", gzip.compress(BODY)[:-20], bz2.compress(BODY)[:-20], b""],
-    ids=["a page", "half a gz", "half a bz2", "nothing"],  # gzip writes the time: every process would have its own id
+    ids=["a page", "half a gz", "half a bz2", "nothing"],  # bytes would differ: gzip stores the time
 )
 def test_archives_that_cannot_be_unpacked(server, tmp_path, form, body):
     server.bodies["/it"] = body

@@ -109,7 +109,7 @@ def test_divergence_of_a_share_counts_as_chance_level(metric, worst):
 
 
 def test_with_several_studies_the_study_is_the_unit():
-    """Seeds within a study agree closely; the studies do not. Only an interval over studies sees that."""
+    """Seeds within a study agree closely; the studies do not. Only an interval over studies shows that."""
     lucky, unlucky = {"beta": 0.5}, {"beta": 1.9}
     found = finding(lucky, unlucky, lucky)
     assert found.units("beta", "train_loss") == pytest.approx((0.5, 1.9, 0.5), rel=1e-3)  # geometric means

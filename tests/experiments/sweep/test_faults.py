@@ -1,4 +1,4 @@
-"""Sweeps killed at any moment end with identical results, also on Ray; two processes can train one run."""
+"""Sweeps killed at any moment end with identical results, even on Ray; two processes can train one run."""
 
 import contextlib
 import json
@@ -57,7 +57,7 @@ def whole(tmp_path_factory):
 
 @pytest.mark.parametrize("vectorize", [1, 3])
 def test_kills_at_random_moments_do_not_change_the_results(tmp_path, vectorize, whole):
-    """Kill the command and its workers; test_disturbed.py kills more often, also while files are written."""
+    """Kill the command and its workers; test_disturbed.py kills more often, even while files are written."""
     path = write_spec(tmp_path / "mine.toml", **CHANGES, vectorize=vectorize)
     moments = random.Random(vectorize)
     before = -1

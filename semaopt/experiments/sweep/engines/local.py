@@ -149,8 +149,8 @@ class Workers:
                 1, mp_context=self._context, initializer=_start_worker, initargs=(self._epochs, slot)
             )
             self._pools[slot] = pool
-            # Ctrl-C reaches every process of the terminal, and only this one should react. The workers inherit that
-            # interrupts are ignored, so they are started here.
+            # Ctrl-C reaches every process of the terminal, and only this one should react. Workers inherit the
+            # setting that ignores interrupts, so they are started here.
             with _ignoring_interrupts():
                 pool.submit(os.getpid)
         return pool

@@ -104,7 +104,7 @@ class Objective(ABC):
 
     @classmethod
     def vectorizes_with(cls, options: Mapping[str, Any]) -> bool:
-        """Whether runs with these options of the objective can be vectorized, if runs of the objective can."""
+        """Whether these options allow vectorized runs, if the objective itself allows them."""
         return True
 
     @classmethod
