@@ -82,7 +82,8 @@ def validate_integer_field(owner: object, name: str, remedy: str, minimum: int =
 def validate_rate(name: str, value: Any, remedy: str) -> None:
     """Require a finite number >= 0, or a one-element tensor that holds one."""
     ok = is_real(value) and 0 <= to_float(value) < math.inf
-    require(ok, name, value, "must be a finite number >= 0", remedy)
+    rule = "must be a finite number >= 0" + (", not a string" if isinstance(value, str) else "")
+    require(ok, name, value, rule, remedy)
 
 
 def validate_beta(name: str, value: Any) -> None:

@@ -250,8 +250,9 @@ def resolve(scaling: str | Scaling) -> Scaling:
     if isinstance(scaling, str):
         if scaling not in BY_NAME:
             known = f"choose from {', '.join(map(repr, BY_NAME))} or pass an object like semaopt.scalings.Scaling"
-            rule = f"unknown; {_ELSEWHERE[scaling]}" if scaling in _ELSEWHERE else f"unknown; {known}"
-            raise ValueError(f"scaling={scaling!r}: {rule}")
+            lower = scaling.lower()
+            remedy = f"use scaling={lower!r}, in lower case" if lower in BY_NAME else _ELSEWHERE.get(lower, known)
+            raise ValueError(f"scaling={scaling!r}: unknown; {remedy}")
         return BY_NAME[scaling]()
     if isinstance(scaling, type):
         raise TypeError(

@@ -245,6 +245,8 @@ def own(**members):
     ("make", "error", "text"),
     [
         (lambda: scalings.resolve("adamw"), ValueError, r"scaling='adamw': unknown; use scaling='adam' with decoupled"),
+        (lambda: scalings.resolve("AdamW"), ValueError, r"scaling='AdamW': unknown; use scaling='adam' with decoupled"),
+        (lambda: scalings.resolve("Adam"), ValueError, r"scaling='Adam': unknown; use scaling='adam', in lower case"),
         (lambda: scalings.resolve("adamax"), ValueError, r"scaling='adamax': unknown; choose from 'shb', 'adam'"),
         (lambda: scalings.resolve(scalings.Adam), TypeError, r"a class, not a scaling; pass an instance, Adam\("),
         (lambda: scalings.resolve(object()), TypeError, r"needs g0, buffers and update_.*has no g0, buffers, update_"),

@@ -78,10 +78,12 @@ def count_priors(labels: Tensor) -> Tensor:
     for k in range(rows.shape[1]):
         if counts[k] > 0 and positives[k] in (0, counts[k]):
             kind = "positive" if positives[k] else "negative"
-            where = f"column {k} has" if rows.shape[1] > 1 else "there are"
+            several = rows.shape[1] > 1
+            where, whose = (f"column {k} has", "its") if several else ("there are", "the")
+            remedy = "drop the column, set its labels to NaN to skip it, or " if several else ""
             raise ValueError(
-                f"labels: {where} only {kind} labels ({int(counts[k])} of them), so its AUC is not defined; drop the "
-                "column, set its labels to NaN to skip it, or add examples of the other class"
+                f"labels: {where} only {kind} labels ({int(counts[k])} of them), so {whose} AUC is not defined; "
+                f"{remedy}add examples of the other class"
             )
     require(bool((counts > 0).any()), "labels", "NaN", "must not all be missing", "Pass those of the training set.")
     return torch.where(counts > 0, positives / counts.clamp_min(1), 0.5)

@@ -211,6 +211,8 @@ class SemaOptimizer(Optimizer):
     def __init__(
         self, params: Any, defaults: dict[str, Any], *, on_nonfinite: str | None = None, process_group: Any = None
     ) -> None:
+        if isinstance(params, torch.nn.Module):
+            raise TypeError(f"params: got a module ({type(params).__name__}); pass its parameters, model.parameters()")
         self._nonfinite = NonFiniteGuard(on_nonfinite)
         self._process_group = process_group
         super().__init__(params, Defaults(defaults))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.nn import Module
 from torch.optim.optimizer import ParamsT
 
 from semaopt import projections
@@ -143,7 +144,7 @@ def _groups(params: ParamsT, role: str) -> list[dict[str, Any]]:
     """Return parameters, named parameters or dicts of them as param groups of that role."""
     if isinstance(params, Tensor):
         raise TypeError(f"{role}: got one tensor; pass a list, {role}=[tensor]")
-    if not isinstance(params, Iterable):
+    if isinstance(params, Module) or not isinstance(params, Iterable):
         raise TypeError(f"{role}: got {type(params).__name__}; pass parameters, such as model.parameters()")
     given: list[Any] = [*params]
     require(bool(given), role, given, "must hold at least one parameter", "a generator is empty after its first use")

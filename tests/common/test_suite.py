@@ -376,7 +376,7 @@ BAD = [
     ({"lr": math.nan}, r"lr=nan is invalid: it must be a finite number >= 0"),
     ({"lr": math.inf}, r"lr=inf is invalid: it must be a finite number >= 0"),
     ({"lr": torch.tensor([0.1, 0.2])}, r"lr=tensor\(.*\) is invalid: it must be a finite number >= 0"),
-    ({"lr": "0.1"}, r"lr='0.1' is invalid: it must be a finite number >= 0"),
+    ({"lr": "0.1"}, r"lr='0.1' is invalid: it must be a finite number >= 0, not a string"),
     ({"beta": 1.0}, r"beta=1\.0 is invalid: it must lie in \[0, 1\)\. Try beta=0\.9; gamma = 1 - beta"),
     ({"beta": -0.1}, r"beta=-0\.1 is invalid: it must lie in \[0, 1\)"),
     ({"beta": math.nan}, r"beta=nan is invalid: it must lie in \[0, 1\)"),

@@ -326,7 +326,9 @@ def test_bad_priors(prior):
 
 
 def test_labels_of_one_class_have_no_prior():
-    with pytest.raises(ValueError, match=r"there are only positive labels \(2 of them\), so its AUC is not defined"):
+    with pytest.raises(
+        ValueError, match=r"there are only positive labels \(2 of them\), so the AUC is not defined; add"
+    ):
         AUCMinMax.from_labels([1, 1])
     text = r"column 1 has only negative labels \(2 of them\).*drop the column, set its labels to NaN to skip it"
     with pytest.raises(ValueError, match=text):

@@ -117,6 +117,14 @@ def test_single_list_of_groups_needs_both_roles():
         )
 
 
+@pytest.mark.parametrize("model", [nn.Linear(2, 1), nn.Sequential(nn.Linear(2, 1))], ids=["one", "many"])
+def test_a_module_in_place_of_its_parameters_raises(model):
+    with pytest.raises(TypeError, match=r"params: got a module \(.*\); pass its parameters, model\.parameters\(\)"):
+        semaopt.ASA(model)
+    with pytest.raises(TypeError, match=r"primal: got .*; pass parameters, such as model\.parameters\(\)"):
+        semaopt.PDAda(primal=model, dual=[parameter()])
+
+
 @pytest.mark.parametrize("kind", ["ASA", "SCMA", "PDAda", "PDSM", "SMB"])
 def test_bias_correction_is_the_default(kind):
     """Without it the first gradient keeps the weight beta^t, which costs networks 1 to 10% of validation loss."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -226,8 +227,11 @@ def _read(path: Path) -> dict[str, Any]:
             data = file.read(_LARGEST + 1)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         why = error.strerror if isinstance(error, OSError) else error
+        close = get_close_matches(str(path), shipped(), n=1)
+        hint = f"Did you mean {close[0]!r}? " if close else ""
+        known = ", ".join(shipped())
         raise SpecError(
-            f"{path}: cannot be read ({why}). Give a file or the name of a shipped spec: {', '.join(shipped())}."
+            f"{path}: cannot be read ({why}). {hint}Give a file or the name of a shipped spec: {known}."
         ) from error
     if len(data) > _LARGEST:
         raise SpecError(f"{path}: is larger than {_LARGEST} bytes. A spec is a TOML file of about 50 lines.")

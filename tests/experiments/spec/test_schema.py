@@ -260,6 +260,8 @@ def test_paths_that_are_no_file(tmp_path):
         SpecError, match=r"cannot be read \(No such file or directory\)\. Give a file or the name of a shipped spec"
     ):
         schema.load(tmp_path / "a.toml")
+    with pytest.raises(SpecError, match=r"Did you mean 'figure1-digits'\? Give a file or the name"):
+        schema.load("figure1-digit")
     with pytest.raises(SpecError, match="Is a directory"):
         schema.load(tmp_path)
     with pytest.raises(SpecError, match="cannot be read"):
