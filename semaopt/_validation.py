@@ -63,7 +63,7 @@ def is_real(value: Any) -> bool:
 
 def to_float(value: float | Tensor) -> float:
     """Convert a number or a one-element tensor to float; a tensor that requires grad raises no warning."""
-    return float(value.detach() if isinstance(value, Tensor) else value)
+    return float(value.item() if isinstance(value, Tensor) else value)
 
 
 def validate_integer(name: str, value: Any, remedy: str, minimum: int = 1) -> int:

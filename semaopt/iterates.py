@@ -127,7 +127,10 @@ class Iterates:
 
     # The hooks run in every step. They decide first, and enter no_grad only if there is something to keep.
     def _before(self, *_: Any) -> None:
-        if sum(len(group["params"]) for group in self.optimizer.param_groups) != self._count:
+        count = 0
+        for group in self.optimizer.param_groups:
+            count += len(group["params"])
+        if count != self._count:
             self._join()
         if self.t > self._begun:  # otherwise x_t was kept already, before a step that was skipped or raised an error
             self._begun = self.t
@@ -135,15 +138,15 @@ class Iterates:
                 self._keep()
 
     def _after(self, *_: Any) -> None:
-        self._complete()
+        if averaging.pending:
+            self._complete()
         if self.tau == self.t:
             self._keep_estimate()
         self.t += 1
 
     def _complete(self) -> None:
         """Average the parameters that no step has averaged: those without a gradient, or all after a skipped step."""
-        if averaging.pending:
-            averaging.complete(self._params())
+        averaging.complete(self._params())
 
     @torch.no_grad()
     def _keep(self) -> None:

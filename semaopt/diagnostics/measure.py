@@ -93,7 +93,8 @@ def estimates(optimizer: Optimizer, group: dict[str, Any]) -> list[Estimate]:
     for x in group["params"]:
         v = moving_average(optimizer, group, x)
         if v is not None:
-            found.append((x, reals(optimizer.state[x]), real(v)))
+            state = optimizer.state[x]
+            found.append((x, reals(state), real(v)) if v.is_complex() else (x, state, v))
     return found
 
 
@@ -117,20 +118,27 @@ def scaling_range(
     taken = [(m, v) for x, m, v in found if stepped(x)]
     if not taken or not is_readable(group):
         return None
-    ends: list[float] = []
     sample: list[Tensor] = []
+    larger: list[Tensor] = []  # those of which the sample has only a part
     for u in _second_moments(group, taken):
         if u.numel() == 0:
             continue
-        ends += map(item, (u.amin(), u.amax()) if hasattr(u, "full_tensor") else torch.aminmax(u))
-        local = (u.to_local() if hasattr(u, "to_local") else u).detach().reshape(-1)
-        sample.append(local[:: max(1, local.numel() // SAMPLE)].double().cpu())
+        sharded = hasattr(u, "full_tensor")
+        local = (u.to_local() if sharded else u).detach().reshape(-1)  # type: ignore[attr-defined]
+        stride = max(1, local.numel() // SAMPLE)
+        sample.append((local[::stride] if stride > 1 else local).cpu())
+        if sharded or stride > 1:
+            larger.append(u)
     if not sample:
         return None
+    values = torch.cat(sample)
+    ends: list[float] = []
+    for u in (values, *larger) if values.numel() > 0 else larger:
+        ends += map(item, (u.amin(), u.amax()) if hasattr(u, "full_tensor") else torch.aminmax(u))
     s = _scaling_of(group)
     # min() and max() ignore a NaN that is not the first.
     low, high = (math.nan, math.nan) if any(map(math.isnan, ends)) else (min(ends), max(ends))
-    return s(high), s(float(torch.cat(sample).median())), s(low)
+    return s(high), s(float(values.median())), s(low)
 
 
 def scaling_quantiles(optimizer: Optimizer, group: dict[str, Any], shares: Sequence[float]) -> tuple[float, ...] | None:
@@ -222,33 +230,36 @@ def oracle(optimizer: Optimizer, group: dict[str, Any], x: Tensor, g: Tensor) ->
     return g.add(x.detach(), alpha=decay) if decay != 0 else g
 
 
-def innovation_factor(group: dict[str, Any], m: dict[str, Any]) -> float | None:
-    r"""Return (O - v_t)/(O - v_{t+1}) for the sample O of a step; None in the first step.
+def innovation_factor(gamma: float, weight: float, t: float | None) -> float | None:
+    r"""Return (O - v_t)/(O - v_{t+1}) for the sample O of step t; None in the first step.
 
     :math:`v_{t+1} = [(w_{t+1} - \gamma)v_t + \gamma O]/w_{t+1}`, so :math:`O - v_t = (O -
     v_{t+1})w_{t+1}/(w_{t+1} - \gamma)`. The weight w of all samples is 1 without bias correction.
     """
-    weight, gamma = sample_weight(group, m), gamma_of(group)
-    if gamma is None:
-        return None
     before = (weight - 1) + (1 - gamma)  # exact where weight = 1
-    return weight / before if step_count(m) != 1 and before > 0 else None
+    return weight / before if t != 1 and before > 0 else None
 
 
-def effective_samples(group: dict[str, Any], m: dict[str, Any]) -> float:
+def effective_samples(gamma: float, t: float | None, *, starts_at_sample: bool) -> float:
     r"""Return 1 over the sum of the squared weights of the samples in v, for a constant beta.
 
     It is :math:`(2-\gamma)/\gamma` in the limit. The average of n independent samples has 1/n of their variance.
     """
-    gamma, t = gamma_of(group) or 1.0, step_count(m)
     if t is None:
         return (2 - gamma) / gamma
     beta = 1 - gamma
-    if sample_weight(group, m) == 1.0 and "exp_avg" not in m:  # v starts at the first sample
+    if starts_at_sample:
         squares = beta ** (2 * (t - 1)) + gamma / (2 - gamma) * (1 - beta ** (2 * (t - 1)))
     else:
         squares = gamma / (2 - gamma) * (1 - beta ** (2 * t)) / (1 - beta**t) ** 2
     return float(1 / squares)
+
+
+def weights(group: dict[str, Any], m: dict[str, Any]) -> tuple[float | None, float]:
+    """Return the innovation factor and the number of effective samples of a parameter with the state ``m``."""
+    gamma, weight, t = gamma_of(group), sample_weight(group, m), step_count(m)
+    factor = None if gamma is None else innovation_factor(gamma, weight, t)
+    return factor, effective_samples(gamma or 1.0, t, starts_at_sample=weight == 1.0 and "exp_avg" not in m)
 
 
 def gradients(optimizer: Optimizer, full_gradient: Callable[[], Any]) -> dict[int, Tensor]:

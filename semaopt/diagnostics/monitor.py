@@ -26,6 +26,23 @@ Rows = list[tuple[dict[str, Any], list[Estimate]]]
 """The averaged groups, each with its parameters and their estimates."""
 
 
+class _Sampled(Iterates):
+    r"""Keep :math:`x_\tau` by the hooks of a monitor, which calls it only in the steps that are due."""
+
+    def _attach(self) -> None:
+        self._handles = []
+
+    def before(self, t: int) -> None:
+        """Keep x_t if it is drawn, and the start of parameters that have joined."""
+        self.t = t
+        self._before()
+
+    def after(self) -> float:
+        """Keep the estimate that belongs to x_t, and return the next step that is drawn."""
+        self._after()
+        return self._next
+
+
 class Monitor:
     r"""Measure every ``every`` steps inside a ``with`` block; other steps only increment a counter.
 
@@ -98,7 +115,8 @@ class Monitor:
         self.history: list[Record] = []
         self.t = 0
         self._handles: list[Any] = []
-        self._iterates: Iterates | None = None
+        self._iterates: _Sampled | None = None
+        self._first, self._due, self._count = 0, 0.0, 0
         self._gradients: dict[int, Tensor] = {}
         self._before_last: tuple[dict[int, Tensor], list[Tensor]] | None = None
         self._points: dict[int, Tensor] = {}
@@ -107,7 +125,8 @@ class Monitor:
     def __enter__(self) -> Monitor:
         if self._handles:
             raise RuntimeError("This monitor is already active. Leave its with block first, or create another monitor.")
-        self._iterates = Iterates(self.optimizer, keep=("sampled",), seed=self.seed)
+        self._iterates = _Sampled(self.optimizer, keep=("sampled",), seed=self.seed)
+        self._first = self._due = self.t
         self._handles = [
             self.optimizer.register_step_pre_hook(self._before),
             self.optimizer.register_step_post_hook(self._after),
@@ -120,8 +139,6 @@ class Monitor:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        if self._iterates is not None:
-            self._iterates.remove()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a copy, which keeps the history; an active monitor cannot be copied."""
@@ -132,7 +149,24 @@ class Monitor:
             )
         return self.__dict__
 
+    # The hooks run in every step. Most steps are not due: they only look for new parameters and increment a counter.
     def _before(self, *_: Any) -> None:
+        count = 0
+        for group in self.optimizer.param_groups:
+            count += len(group["params"])
+        if self.t >= self._due or count != self._count:
+            self._count = count
+            self._prepare()
+
+    def _after(self, *_: Any) -> None:
+        if self.t >= self._due:
+            self._finish()
+        self.t += 1
+
+    def _prepare(self) -> None:
+        """Keep what is lost in the step."""
+        if self._iterates is not None:
+            self._iterates.before(self.t - self._first)
         if self.t % self.every != 0:
             return
         if self.full_gradient is not None:
@@ -152,7 +186,9 @@ class Monitor:
             if self.optimizer.state.get(x)
         }
 
-    def _after(self, *_: Any) -> None:
+    def _finish(self) -> None:
+        """Measure the step, and decide which step is due next."""
+        drawn = math.inf if self._iterates is None else self._first + self._iterates.after()
         if self.shadow_gammas:
             self._follow()
         if self.t % self.every == 0:
@@ -160,7 +196,8 @@ class Monitor:
                 record = self._measure()
             self.history.append(record)
             self._write(record)
-        self.t += 1
+        measured = (self.t // self.every + 1) * self.every
+        self._due = self.t + 1 if self.shadow_gammas else min(drawn, measured)
 
     @torch.no_grad()
     def _follow(self) -> None:
@@ -235,17 +272,18 @@ class Monitor:
                     taken.append((group, x, m))
                     vs.append(v)
                     samples.append(sample)
-        one, many = measure.squared_norms(samples), measure.squared_norms(vs)
-        apart = measure.squared_norms([a - b for a, b in zip(samples, vs, strict=True)])
+        apart = [a - b for a, b in zip(samples, vs, strict=True)]
+        norms = measure.squared_norms([*samples, *vs, *apart])
+        count = len(taken)
+        parts = norms[:count], norms[count : 2 * count], norms[2 * count :]
         noise = signal = variance = None
-        for k, (group, x, m) in enumerate(taken):
-            factor = measure.innovation_factor(group, m) if id(x) in self._counts else None
-            if factor is not None:
-                noise = (noise or 0.0) + factor * factor * apart[k]
-            n = measure.effective_samples(group, m)
+        for (group, x, m), one, many, innovation in zip(taken, *parts, strict=True):
+            factor, n = measure.weights(group, m)
+            if factor is not None and id(x) in self._counts:
+                noise = (noise or 0.0) + factor * factor * innovation
             if n > 1:
-                signal = (signal or 0.0) + (n * many[k] - one[k]) / (n - 1)
-                variance = (variance or 0.0) + (one[k] - many[k]) * n / (n - 1)
+                signal = (signal or 0.0) + (n * many - one) / (n - 1)
+                variance = (variance or 0.0) + (one - many) * n / (n - 1)
         return {"noise": noise, "signal": signal, "variance": variance}
 
     def _oracle(self, group: dict[str, Any], x: Tensor, g: Tensor) -> Tensor:

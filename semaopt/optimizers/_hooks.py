@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -23,19 +22,21 @@ def _call_with_hooks(step: Callable[..., Any], args: tuple[Any, ...], kwargs: di
     A step skipped by ``on_nonfinite="skip"`` runs no post-hooks, like a step that GradScaler leaves out.
     """
     self: SemaOptimizer = args[0]
-    for before in chain(module._global_optimizer_pre_hooks.values(), self._optimizer_step_pre_hooks.values()):
-        changed = before(self, args, kwargs)
-        if changed is None:
-            continue
-        if not (isinstance(changed, tuple) and len(changed) == 2):
-            raise RuntimeError(f"{step} must return None or a tuple of (new_args, new_kwargs), but got {changed}.")
-        args, kwargs = changed
-    skipped = self.skipped_steps
+    for hooks in (module._global_optimizer_pre_hooks, self._optimizer_step_pre_hooks):
+        for before in hooks.values() if hooks else ():
+            changed = before(self, args, kwargs)
+            if changed is None:
+                continue
+            if not (isinstance(changed, tuple) and len(changed) == 2):
+                raise RuntimeError(f"{step} must return None or a tuple of (new_args, new_kwargs), but got {changed}.")
+            args, kwargs = changed
+    guard = self._nonfinite
+    skipped = guard.skipped
     out = step(*args, **kwargs)
-    self._optimizer_step_code()
-    if self.skipped_steps == skipped:
-        for after in chain(self._optimizer_step_post_hooks.values(), module._global_optimizer_post_hooks.values()):
-            after(self, args, kwargs)
+    if guard.skipped == skipped:
+        for called in (self._optimizer_step_post_hooks, module._global_optimizer_post_hooks):
+            for after in called.values() if called else ():
+                after(self, args, kwargs)
     return out
 
 
@@ -74,7 +75,9 @@ def lean_hooks(step: F) -> F:
             return None
         if not torch.compiler.is_compiling() and torch._C._autograd._profiler_enabled():
             with record_function(f"Optimizer.step#{type(self).__name__}.step"):
-                return _call_with_hooks(step, (self, *args), kwargs)
+                out = _call_with_hooks(step, (self, *args), kwargs)
+                self._optimizer_step_code()  # where the profiler reads the optimizer
+                return out
         hooked = (
             self._optimizer_step_pre_hooks
             or self._optimizer_step_post_hooks

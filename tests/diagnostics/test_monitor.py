@@ -256,6 +256,28 @@ def test_every_off_and_sampled():
     assert not optimizer._optimizer_step_post_hooks
 
 
+def test_it_draws_the_iterate_that_iterates_draws():
+    """Only due steps reach the reservoir, and the draws are those of an object that sees every step."""
+    taken = set()
+    for seed in range(6):
+        x, optimizer = start(lr=1e-3, on_nonfinite="skip")
+        added = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
+        iterates = semaopt.Iterates(optimizer, keep=("sampled",), seed=seed)
+        with Monitor(optimizer, every=7, seed=seed) as m:
+            for t in range(40):
+                if t == 20:
+                    optimizer.add_param_group({"params": [added]})
+                if t % 9 == 5:  # a skipped step is not counted
+                    x.grad = torch.full_like(x, math.nan)
+                    optimizer.step()
+                added.grad = torch.ones_like(added)
+                advance(x, optimizer)
+                assert all(torch.equal(*pair) for pair in zip(m.sampled(), iterates.sampled(), strict=True))
+        taken.add(iterates.tau < 20)
+        assert [r.step for r in m.history] == [0, 7, 14, 21, 28, 35]
+    assert taken == {True, False}  # some x_tau are from before the group was added, where it is constant
+
+
 def test_an_error_in_the_block_takes_the_hooks_off():
     _, optimizer = start()
     with pytest.raises(ZeroDivisionError), Monitor(optimizer):
