@@ -20,6 +20,7 @@ FLAGS = [
     *("-fno-math-errno", "-fno-trapping-math"),  # compile sqrt to one instruction
     "-ffp-contract=off",  # bitwise equal results on every instruction set
 ]
+SOURCES = ("step", "table", "threads", "stream", "auc", "ranking", "gains", "contrast")
 MSVC_FLAGS = ["/std:c11", "/O2", "/fp:precise"]  # no contraction, as above
 
 
@@ -91,8 +92,8 @@ setup(
     ext_modules=[
         Extension(
             "semaopt.kernels._step",
-            sources=[str(HOME / name) for name in ("step.c", "table.c", "threads.c", "stream.c", "auc.c", "ranking.c")],
-            depends=[str(HOME / name) for name in ("step.h", "arithmetic.h", "numbers.h", "compiler.h")],
+            sources=[str(HOME / f"{name}.c") for name in SOURCES],
+            depends=[str(HOME / f"{name}.h") for name in ("step", "arithmetic", "numbers", "compiler", "averages")],
             extra_compile_args=FLAGS,
             extra_link_args=["-pthread", "-lm"],
             optional=True,

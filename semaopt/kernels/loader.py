@@ -20,7 +20,7 @@ import torch
 from semaopt.kernels.layout import PLAIN
 
 #: Version of the interface, also in step.h: a library built from other sources is not used.
-INTERFACE = 10
+INTERFACE = 11
 HERE = Path(__file__).parent
 LIBRARY = HERE / ("_step.dll" if sys.platform == "win32" else "_step.so")
 #: Written by setup.py if compiling failed, with the reason.
@@ -68,6 +68,12 @@ class Library:
         )
         self.ranking = _typed(
             c.semaopt_ranking, ctypes.c_int, *[pointer] * 6, integer, integer, *[ctypes.c_int] * 4, pointer
+        )
+        self.gains = _typed(
+            c.semaopt_gains, ctypes.c_int, *[pointer] * 9, integer, integer, ctypes.c_int, ctypes.c_int, pointer
+        )
+        self.contrast = _typed(
+            c.semaopt_contrast, ctypes.c_int, *[pointer] * 4, integer, integer, *[ctypes.c_int] * 3, pointer
         )
         self.threads = _typed(c.semaopt_threads, ctypes.c_int, ctypes.c_int)
         self._use_isa = _typed(c.semaopt_use_isa, ctypes.c_int, ctypes.c_int)

@@ -4,10 +4,9 @@
  * is in double. Averages are read before any of them is written, so an example that a batch holds twice is averaged as
  * in the twin. */
 
-#include <math.h>
 #include <stdlib.h>
 
-#include "step.h"
+#include "averages.h"
 
 /* ranking.py packs the fields in this order; a prior of NaN means the prior of the batch. */
 typedef struct {
@@ -18,7 +17,6 @@ typedef struct {
 enum { AVERAGE_PRECISION, KL, TWO_WAY_KL, CVAR, TWO_WAY_CVAR };
 enum { LABEL_U8, LABEL_I8, LABEL_I32, LABEL_I64, LABEL_F32, LABEL_F64 };
 enum { NEGATIVE, POSITIVE, MISSING };
-enum { OK, WRONG_LABELS, WRONG_INDEX, NO_MEMORY };
 
 /* The positives i and the examples j that they are compared with; for average precision the positives come first. */
 typedef struct {
@@ -32,18 +30,12 @@ typedef struct {
     int wide; /* whether the averages are in double */
 } Pairs;
 
-static double get(const void *z, int wide, int64_t k) { return wide ? ((const double *)z)[k] : ((const float *)z)[k]; }
-
-static void set(void *z, int wide, int64_t k, double value) {
-    if (wide) ((double *)z)[k] = value;
-    else ((float *)z)[k] = (float)value;
-}
-
 static void write_averages(const Pairs *b, int width) {
     for (int64_t k = 0; k < b->positives; k++)
         for (int v = 0; v < width; v++) set(b->z, b->wide, b->at[k] * width + v, b->fresh[2 * k + v]);
 }
 
+<<<<<<< HEAD
 /* (1-gamma) old + gamma g, or g at the first visit. */
 static double averaged(double old, double g, double gamma) { return isnan(old) ? g : old + gamma * (g - old); }
 
@@ -59,6 +51,8 @@ static inline double distance(double above, double below, double margin) {
     return d < 0.0 ? 0.0 : d; /* NaN stays */
 }
 
+=======
+>>>>>>> b7ab705 (Compute NDCG and contrastive gradients in C)
 static double sum_of_losses(const double *h, int64_t n, double above, double margin) {
     double sum = 0.0;
 #pragma omp simd reduction(+ : sum)
@@ -274,11 +268,7 @@ EXPORT int semaopt_ranking(const void *scores, const void *labels, const int64_t
         Pairs b = {room, by_h, top, by_top, row, row + pairs, at, positives, others, z, w, wide};
         int64_t i = 0, j = own ? positives : 0;
         for (int64_t k = 0; k < n; k++) {
-            double h = real == F64 ? ((const double *)scores)[k] : ((const float *)scores)[k];
-            if (r->sigmoid != 0.0) {
-                double small = exp(-fabs(h)), share = 1.0 / (1.0 + small);
-                h = h >= 0.0 ? share : small * share;
-            }
+            double h = score(get(scores, real == F64, k), r->sigmoid);
             if (codes[k] == POSITIVE) {
                 if (own) b.h[i] = h;
                 b.at[i] = index[k], b.top[i++] = h;
@@ -296,8 +286,7 @@ EXPORT int semaopt_ranking(const void *scores, const void *labels, const int64_t
             if (codes[k] == POSITIVE) slope = b.by_top[i] + (own ? b.by_h[i] : 0.0), h = b.top[i++];
             else if (codes[k] == NEGATIVE) slope = b.by_h[j], h = b.h[j++];
             if (r->sigmoid != 0.0) slope *= h * (1.0 - h);
-            if (real == F64) ((double *)gradient)[k] = slope;
-            else ((float *)gradient)[k] = (float)slope;
+            set(gradient, real == F64, k, slope);
         }
     }
     free(at), free(room), free(codes);

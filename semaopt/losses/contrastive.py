@@ -10,9 +10,15 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from semaopt._validation import is_real, require
-from semaopt.losses.tracked import Tracked, full_precision, without_autocast
+from semaopt.kernels import contrast as kernel
+from semaopt.kernels.ranking import OK
+from semaopt.losses.tracked import KnownGradient, Tracked, full_precision, without_autocast
 
 FORMS = ("pairs", "views")
+#: Shorter features are divided by this length.
+NORM = 1e-12
+#: Largest batch that C computes; torch's parallel operations are better for larger ones.
+LARGEST = 256
 
 
 class GlobalContrastive(Tracked):
@@ -62,7 +68,9 @@ class GlobalContrastive(Tracked):
         ok = first.dim() == 2 and shapes[0] == shapes[1]
         require(ok, "features", shapes, "must both have the shape (n, d)", "Flatten the features of an example.")
         with without_autocast(first):
-            a, b = (normalize(x, dim=1) for x in full_precision(first, second))
+            if self._uses_closed_form() and (found := self._compiled(first, second, index)) is not None:
+                return found
+            a, b = (normalize(x, dim=1, eps=NORM) for x in full_precision(first, second))
             a, b, rows = self.gather(a, b, self.rows(index, len(a)))
             if len(a) < 2:
                 return (a * 0).sum() + (b * 0).sum()
@@ -71,6 +79,32 @@ class GlobalContrastive(Tracked):
             if self.eps > 0:
                 log_z = torch.logaddexp(log_z, log_z.new_tensor(math.log(self.eps)))
             return self.joint(self.temperature * log_z.mean())
+
+    def _compiled(self, first: Tensor, second: Tensor, index: Tensor | None) -> Tensor | None:
+        """Return the loss with its gradient, computed in C, or None if C does not support these inputs."""
+        n = len(first)
+        fits = 1 < n <= LARGEST and isinstance(index, Tensor) and index.numel() == n
+        if not (fits and first.is_cpu and second.is_cpu and first.dtype == second.dtype):
+            return None
+        assert self.z is not None
+        assert isinstance(index, Tensor)
+        features = torch.cat([first, second])
+        with torch.no_grad():
+            raw = full_precision(features)[0]
+            length = torch.linalg.vector_norm(raw, dim=1, keepdim=True).clamp_min_(NORM)
+            x = raw / length
+            views = self.form == "views"
+            similarities = x @ x.T if views else x[:n] @ x[n:].T
+            options = kernel.Options(self.temperature, self.eps, 1 - self.inner_beta)
+            found = kernel.contrast(similarities, index.reshape(-1), self.z, options)
+            if found is None or found.status != OK:
+                return None
+            by_s = found.by_scores
+            by_x = by_s @ x if views else torch.cat([by_s @ x[n:], by_s.T @ x[:n]])
+            along = (by_x * x).sum(1, keepdim=True)  # a feature keeps its length; one of length 0 has x = 0
+            gradient = by_x.addcmul_(x, along, value=-1).div_(length).to(features.dtype)
+        value: Tensor = KnownGradient.apply(features, found.value, gradient)  # type: ignore[no-untyped-call]
+        return value
 
     def _log_inner(self, a: Tensor, b: Tensor) -> Tensor:
         """Return log g, with g the mean over the negatives of exp((s_ij - s_ii)/tau)."""

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from semaopt._validation import is_real, require, validate_integer
+from semaopt.kernels import gains as gains_kernel
 from semaopt.kernels import ranking as kernel
-from semaopt.losses._auc_objective import is_eager
 from semaopt.losses._labels import is_positive, is_present
 from semaopt.losses._scores import SCORES, validate_score
 from semaopt.losses.tracked import KnownGradient, Tracked, full_precision, without_autocast
@@ -59,8 +59,7 @@ class RankingLoss(Tracked):
         options: ``inner_beta``, ``process_group`` and ``device`` as in :class:`~semaopt.losses.tracked.Tracked`.
     """
 
-    #: Whether a binary loss computes its gradient in closed form, and whether C does it; results agree to rounding.
-    closed_form: bool = True
+    #: Whether C computes the closed form; not for several labels.
     compiled: bool = True
 
     def __init__(
@@ -91,11 +90,6 @@ class RankingLoss(Tracked):
         w = is_positive(b, torch.bool, validate=self.validate and not torch.compiler.is_compiling())
         return Ranked(self._scores(scores.reshape(shape)), w, is_present(b), rows)
 
-    def _uses_closed_form(self) -> bool:
-        """Return whether the gradient is computed in closed form: in training, without gathering or transforms."""
-        training = self.training and torch.is_grad_enabled() and self.z is not None
-        return self.closed_form and training and self.process_group is None and is_eager()
-
     def _kernel_options(self, kind: str, **options: Any) -> kernel.Options:
         sigmoid, gamma = self.score == "sigmoid", 1 - self.inner_beta
         return kernel.Options(kind, self.margin, sigmoid, gamma, validate=self.validate, **options)
@@ -108,7 +102,12 @@ class RankingLoss(Tracked):
         assert self.z is not None
         averages = self.z, getattr(self, "w", None)
         found = kernel.ranking(scores.detach(), labels, index, averages, options)
-        if found is None or found.status != kernel.OK:
+        return None if found is None else self._found(scores, found)
+
+    @staticmethod
+    def _found(scores: Tensor, found: kernel.Ranking) -> Tensor | None:
+        """Return the value that C computed, with its gradient, or None if an input was invalid."""
+        if found.status != kernel.OK:
             return None
         value: Tensor = KnownGradient.apply(scores, found.value, found.by_scores)  # type: ignore[no-untyped-call]
         return value
@@ -475,6 +474,7 @@ class NDCG(RankingLoss):
     query: Tensor
     counts: Tensor
     ideal: Tensor
+    scale: Tensor
     thresholds: Tensor
     averages = ("z", "thresholds")
 
@@ -505,7 +505,9 @@ class NDCG(RankingLoss):
         counts = torch.bincount(ids)
         self.register_buffer("query", ids.to(torch.int32), persistent=False)
         self.register_buffer("counts", counts, persistent=False)
-        self.register_buffer("ideal", ideal_gains(rel, ids, counts, top_k), persistent=False)
+        ideal = ideal_gains(rel, ids, counts, top_k)
+        self.register_buffer("ideal", ideal, persistent=False)
+        self.register_buffer("scale", torch.where(ideal > 0, counts / ideal, 0.0), persistent=False)
         if top_k is not None:
             self.register_buffer("thresholds", torch.full((len(counts),), math.nan, device=rel.device))
 
@@ -514,33 +516,84 @@ class NDCG(RankingLoss):
         with without_autocast(scores):
             _validate_shapes(scores, relevance, 1)
             require(isinstance(index, Tensor), "index", index, "must be a tensor", "It also determines the queries.")
+            if self._uses_closed_form() and (found := self._compiled_gains(scores, relevance, index)) is not None:
+                return found
             scores, rel, index = self.gather(scores.reshape(-1), relevance.reshape(-1), index.reshape(-1))
-            rows = self.rows(index, len(scores)).to(self.query.device)
-            h, q = self._scores(scores), self.query[rows].long()
-            same = (q[:, None] == q).to(h.dtype)
-            batch_count = same.sum(1)
-            g = (squared_hinge(h[:, None], h, self.margin) * same).sum(1) / batch_count
-            rank = self.counts[q] * self.average(g, rows)
-            gain = (2 ** rel.to(h.dtype) - 1) / torch.log2(1 + rank)
+            h, rows = self._scores(scores), self.rows(index, len(scores))
+            batch = self._queries(rows, rel.to(h.dtype))
+            g = (squared_hinge(h[:, None], h, self.margin) * batch.same).sum(1) / batch.sizes
+            gain = batch.gains / torch.log2(1 + batch.counts * self.average(g, rows))
             if self.top_k is not None:
-                gain = gain * torch.sigmoid((h - self._threshold(h, q)) / self.gate_temperature)
-            relevant = self.ideal[q] > 0
-            queries = torch.unique(q[relevant]).numel()
-            weight = self.counts[q] / batch_count / self.ideal[q].clamp_min(1e-30) * relevant
-            return self.joint(queries / max(queries, 1) - (gain * weight).sum() / max(queries, 1))
+                cut = self._cuts(h, batch.query)
+                levels = (h[cut.last] + h[cut.after] - cut.whole.to(h.dtype)) / 2
+                thresholds = self.average(levels, cut.queries, "thresholds")
+                gain = gain * torch.sigmoid((h - thresholds[cut.inverse]) / self.gate_temperature)
+            return self.joint(batch.best - gain.sum())
 
-    def _threshold(self, h: Tensor, q: Tensor) -> Tensor:
-        """Return, for each example, the tracked threshold between the top K scores of its query and the others."""
+    @torch.no_grad()
+    def _queries(self, rows: Tensor, relevance: Tensor) -> Queries:
+        q = self.query[rows]
+        same = (q.unsqueeze(1) == q).to(relevance.dtype)
+        sizes, scale = same.sum(1), self.scale[q].to(relevance.dtype)
+        number = ((scale > 0) / sizes).sum().round()  # of queries with relevant items
+        gains = torch.exp2(relevance).sub_(1).mul_(scale).div_(sizes * number.clamp_min(1))
+        return Queries(q, same, sizes, self.counts[q], gains, number.clamp_max(1))
+
+    @torch.no_grad()
+    def _cuts(self, h: Tensor, query: Tensor) -> Cuts:
+        """Return the items before and after the threshold of each query; their scores determine it."""
         assert self.top_k is not None
-        found, inverse = torch.unique(q, return_inverse=True)
-        levels = []
-        for k, one in enumerate(found.tolist()):
-            ordered = h[inverse == k].sort(descending=True).values
-            count = round(min(self.top_k / int(self.counts[one]), 1.0) * len(ordered))
-            count = min(max(count, 1), len(ordered))
-            after = ordered[count] if count < len(ordered) else ordered[-1] - 1
-            levels.append((ordered[count - 1] + after) / 2)
-        return self.average(torch.stack(levels), found, "thresholds")[inverse]
+        queries, inverse, sizes = torch.unique(query, return_inverse=True, return_counts=True)
+        order = h.argsort(descending=True)
+        order = order[inverse[order].argsort(stable=True)]  # by query, then by score
+        share = (self.top_k / self.counts[queries].double()).clamp_max_(1)
+        count = torch.minimum((share * sizes).round_().long().clamp_min_(1), sizes)
+        last = sizes.cumsum(0).sub_(sizes).add_(count).sub_(1)
+        whole = count == sizes  # the threshold is then 1/2 below the last item
+        return Cuts(queries.long(), inverse, order[last], order[last + ~whole], whole)
+
+    def _compiled_gains(self, scores: Tensor, relevance: Tensor, index: Tensor) -> Tensor | None:
+        """Return the loss computed in C, or None if C does not support these inputs or found an invalid index."""
+        if not (self.compiled and index.numel() == scores.numel()):
+            return None
+        assert self.z is not None
+        averages = self.z, None if self.top_k is None else self.thresholds
+        lists = gains_kernel.Lists(self.query, self.counts, self.scale)
+        options = gains_kernel.Options(
+            self.margin, self.score == "sigmoid", 1 - self.inner_beta, self.top_k or 0, self.gate_temperature
+        )
+        found = gains_kernel.gains(scores.detach(), relevance, index, averages, lists, options)
+        return None if found is None else self._found(scores, found)
+
+
+class Queries(NamedTuple):
+    """What the gains of a batch depend on except the scores, one entry for each item."""
+
+    query: Tensor
+    same: Tensor
+    """(n, n): 1 if two items have the same query."""
+    sizes: Tensor
+    """Number of items of the query in the batch."""
+    counts: Tensor
+    """Number of items of the query in the training set."""
+    gains: Tensor
+    """Weighted gain of rank 1."""
+    best: Tensor
+    """The value of a perfect ranking: 1, or 0 without relevant items."""
+
+
+class Cuts(NamedTuple):
+    """Where the lists of the queries of a batch are cut after their top items."""
+
+    queries: Tensor
+    inverse: Tensor
+    """Position in ``queries`` of the query of each item."""
+    last: Tensor
+    """The last item above the threshold."""
+    after: Tensor
+    """The next item, or the last one if all are above."""
+    whole: Tensor
+    """Whether all items are above."""
 
 
 def ideal_gains(relevance: Tensor, query: Tensor, counts: Tensor, top_k: int | None) -> Tensor:

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from semaopt._validation import require, validate_beta, validate_integer
+from semaopt.losses._auc_objective import is_eager
 
 #: Rows of a buffer: one index, or one index for each of its dimensions.
 Rows = Tensor | tuple[Tensor, ...] | slice
@@ -56,6 +57,8 @@ class Tracked(nn.Module):
     z: Tensor | None
     #: Names of the buffers that hold averages.
     averages: ClassVar[tuple[str, ...]] = ("z",)
+    #: Whether a loss that has a closed form of its gradient uses it; results agree to rounding.
+    closed_form: bool = True
 
     def __init__(
         self,
@@ -164,6 +167,11 @@ class Tracked(nn.Module):
                 inside, "index", ends, f"must lie in 0..{len(self.z) - 1}", "Construct the loss with size=len(train)."
             )
         return rows
+
+    def _uses_closed_form(self) -> bool:
+        """Return whether the gradient is computed in closed form: in training, without gathering or transforms."""
+        training = self.training and torch.is_grad_enabled() and self.z is not None
+        return self.closed_form and training and self.process_group is None and is_eager()
 
     def _buffer(self, name: str) -> Tensor | None:
         """Return the averages to update, or None in evaluation mode and under ``no_grad``."""

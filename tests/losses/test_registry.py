@@ -284,6 +284,32 @@ def test_closed_form_gradients_equal_autograd(name, form, compiled):
         )
 
 
+@needs_c
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith(("NDCG", "contrastive"))])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_closed_form_gradients_of_lists_and_features_equal_autograd(name, dtype):
+    """As above; in the last batch all items of a query are above the threshold; one feature has length 0."""
+    case = CASES[name]
+    fast, slow = (case.make(inner_beta=0.6).to(dtype) for _ in range(2))
+    slow.closed_form = False
+    tolerance = {"rtol": 1e-10, "atol": 1e-13} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-5}
+    lists = [torch.arange(N), *batches(4, 9), torch.tensor([0, 2, 5, 6, 7, 8, 9]), torch.tensor([4, 5, 6, 8])]
+    for seed, index in enumerate(lists):
+        results = []
+        for loss in (fast, slow):
+            x = case.inputs(seed, dtype)
+            if case.width and seed == 2:
+                x[index[0], :3] = 0.0
+            value = case.call(loss, x.requires_grad_(), index)
+            results += [value.detach(), torch.autograd.grad(value, x)[0]]
+            assert (type(value.grad_fn).__name__ == "KnownGradientBackward") == (loss is fast)
+        assert results[0].dtype == results[1].dtype == dtype
+        for k in (0, 1):
+            torch.testing.assert_close(results[k], results[2 + k], **tolerance)
+    for one, other in zip(state(fast).values(), state(slow).values(), strict=True):
+        torch.testing.assert_close(one, other, equal_nan=True, **tolerance)
+
+
 @every_loss
 def test_resume_is_bit_exact(name):
     case = CASES[name]
