@@ -35,24 +35,6 @@ static void write_averages(const Pairs *b, int width) {
         for (int v = 0; v < width; v++) set(b->z, b->wide, b->at[k] * width + v, b->fresh[2 * k + v]);
 }
 
-<<<<<<< HEAD
-/* (1-gamma) old + gamma g, or g at the first visit. */
-static double averaged(double old, double g, double gamma) { return isnan(old) ? g : old + gamma * (g - old); }
-
-/* The same for logarithms. */
-static double log_averaged(double old, double g, double gamma) {
-    if (isnan(old)) return g;
-    double a = old + log1p(-gamma), b = g + log(gamma), high = a > b ? a : b, low = a > b ? b : a;
-    return isinf(high) ? high : high + log1p(exp(low - high));
-}
-
-static inline double distance(double above, double below, double margin) {
-    double d = below - above + margin;
-    return d < 0.0 ? 0.0 : d; /* NaN stays */
-}
-
-=======
->>>>>>> b7ab705 (Compute NDCG and contrastive gradients in C)
 static double sum_of_losses(const double *h, int64_t n, double above, double margin) {
     double sum = 0.0;
 #pragma omp simd reduction(+ : sum)
