@@ -109,7 +109,7 @@ class Sample:
         """The gradient of g in y, weight decay included."""
         o = self.oracles
         with torch.no_grad():
-            return o.decayed(o.vector([g.detach() for g in self._g_y], o.lower), o.lower)
+            return o.decayed(o.vector(self._g_y if o.decay else [g.detach() for g in self._g_y], o.lower), o.lower)
 
     def hessian(self, v: Vector, *, keep: bool = False) -> Vector:
         """Return g_yy v. Pass ``keep=True`` if another product with this sample follows."""
@@ -180,7 +180,7 @@ class Oracles:
         self.decay = [lam for lam, y in zip(decay, lower, strict=True) if y.requires_grad] if any(decay) else []
         self._one_decay = len(set(self.decay)) == 1
         #: Whether vectors have another dtype than their parameters (float32 for bfloat16).
-        self.low = any(state_dtype(p) != p.dtype for p in (*self.upper, *self.lower))
+        self.low = any(p.dtype in NARROW for p in (*self.upper, *self.lower))
         #: Whether the results of autograd are used as they are: not averaged over ranks, not converted.
         self.plain = process_group is None and not self.low
 
@@ -298,9 +298,10 @@ class Oracles:
 
     def vector(self, found: Sequence[Tensor | None], like: Sequence[Tensor], source: str = "inner") -> Vector:
         """Convert gradients or products for use: zeros for None, accumulation dtype, averaged over the ranks."""
-        if any(g is None for g in found):
-            found = [torch.zeros_like(y) if g is None else g for g, y in zip(found, like, strict=True)]
-        return self.seen(self.average([self._wide(g) for g in found if g is not None]), source)
+        full = [torch.zeros_like(y) if g is None else g for g, y in zip(found, like, strict=True)]
+        if self.plain and self._watch is None:
+            return full
+        return self.seen(self.average([self._wide(g) for g in full]), source)
 
     def partial(self, found: Sequence[Tensor | None], source: str) -> Partial:
         """Convert a derivative in x in the same way, but keep None. g must depend on x; f need not."""
@@ -311,6 +312,8 @@ class Oracles:
             )
         if any(g is not None and g.is_sparse for g in found):
             raise RuntimeError("the gradient in an upper parameter is sparse: use nn.Embedding(sparse=False)")
+        if self.plain and self._watch is None:
+            return [*found]
         if self._ranks is not None:
             return [*self.vector(found, self.upper, source)]
         return self.seen([None if g is None else self._wide(g) for g in found], source)

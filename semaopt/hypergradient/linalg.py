@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 Vector = list[Tensor]
 #: Rows of a dense matrix that are computed in one batched backward pass.
 CHUNK = 256
-#: Number of elements up to which calls cost more than the arithmetic in them.
-SMALL = 10_000
 
 
 def axpy(a: float, x: Vector, y: Vector) -> Vector:
@@ -42,6 +40,18 @@ def dot(x: Vector, y: Vector) -> float:
     if parts[0].device.type == "cpu":
         return sum(part.item() for part in parts)
     return torch.stack(parts).sum().item()  # one device synchronization instead of one per tensor
+
+
+def dots(x: Vector, y: Vector) -> tuple[float, float]:
+    """Return ``x . y`` and ``y . y``."""
+    if y[0].device.type != "cpu":
+        return dot(x, y), dot(y, y)
+    along = length = 0.0
+    for a, b in zip(x, y, strict=True):  # one loop, since on a small model the calls cost more than the arithmetic
+        flat_b = b.ravel()
+        along += torch.dot(a.ravel(), flat_b).item()
+        length += torch.dot(flat_b, flat_b).item()
+    return along, length
 
 
 def norm(x: Sequence[Tensor]) -> float:
@@ -91,9 +101,7 @@ def curvature(v: Vector, hv: Vector) -> float:
     >>> curvature([torch.tensor([1.0, 1.0])], [torch.tensor([1.0, 3.0])])      # H = diag(1, 3)
     2.5
     """
-    if len(v) > 1 and sum(part.numel() for part in v) <= SMALL:  # one call on joined tensors is faster
-        v, hv = [flat(v)], [flat(hv)]
-    along, length = dot(v, hv), dot(hv, hv)
+    along, length = dots(v, hv)
     if not math.isfinite(length):
         raise NonFiniteError(
             "a Hessian-vector product of inner() is not finite; nothing was changed. Either the lower variable has "

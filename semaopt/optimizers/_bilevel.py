@@ -137,23 +137,26 @@ class BilevelOptimizer(SemaOptimizer):
             for state in self.state.values():  # zeros that torch.distributed.checkpoint asked for
                 if state["step"] == 0:
                     state.clear()
-        xs: dict[str, list[Tensor]] = {"upper": [], "lower": []}
+        upper: list[Tensor] = []
+        lower: list[Tensor] = []
         decay: list[float] = []
         for group in self.param_groups:
-            xs[group["role"]] += group["params"]
-            if group["role"] == "lower":
+            if group["role"] == "upper":
+                upper += group["params"]
+            else:
+                lower += group["params"]
                 decay += [group["weight_decay"]] * len(group["params"])
         watch = None if self.on_nonfinite is None else require_finite
         return Oracles(
             outer,
             inner,
-            xs["upper"],
-            xs["lower"],
+            upper,
+            lower,
             decay=decay,
             process_group=self._process_group,
             watch=watch,
             first_loss=self.algorithm_state["first_loss"],
-            lower_norm=self._refuse_explosion(xs["lower"]),
+            lower_norm=self._refuse_explosion(lower),
         )
 
     def _refuse_explosion(self, ys: list[Tensor], first: float | None = None) -> float:
@@ -174,8 +177,8 @@ class BilevelOptimizer(SemaOptimizer):
         It restores what the inverse and the averages keep, and y if it ``moves`` before the hypergradient is taken.
         If y moves last, all validation precedes the writes, and without ``on_nonfinite`` there is nothing to undo.
         """
-        ys = [y for group in self._of("lower") for y in group["params"]]
         enabled = moves or always or self.on_nonfinite is not None
+        ys = [y for group in self._of("lower") for y in group["params"]] if enabled else []
         return Rollback(self, self._nonfinite, ys, values=moves, enabled=enabled)
 
     def _started_with(self, group: dict[str, Any]) -> list[dict[str, Any]]:
@@ -187,12 +190,16 @@ class BilevelOptimizer(SemaOptimizer):
         self.state[x].update(zero_state(x, lower if group["role"] == "lower" else self.upper_buffers))
 
     def _memory(self) -> Memory:
-        groups = self._of("lower")
-        pairs = [(y, float(group["lr"])) for group in groups for y in group["params"] if y.requires_grad]
-        kept = [group["project"] for group in groups for y in group["params"] if y.requires_grad]
-        projected = all(group["project"] is not None for group in groups)
-        states, rates = [self.state[y] for y, _ in pairs], [rho for _, rho in pairs]
-        return Memory(self.algorithm_state, states, rates, projected, kept)
+        memory = Memory(self.algorithm_state, projected=True)
+        for group in self._of("lower"):
+            rate, project = float(group["lr"]), group["project"]
+            memory.projected = memory.projected and project is not None
+            for y in group["params"]:
+                if y.requires_grad:
+                    memory.states.append(self.state[y])
+                    memory.rates.append(rate)
+                    memory.projections.append(project)
+        return memory
 
     def _hypergradient(self, oracles: Oracles) -> tuple[list[Tensor | None], Vector]:
         """Return the estimate f_x - g_xy w of the gradient of F, and g_y, both at the current x and y."""
@@ -223,12 +230,13 @@ class BilevelOptimizer(SemaOptimizer):
         rollback.keep()
         if self.algorithm_state["first_norm"] is None:
             self.algorithm_state["first_norm"] = oracles.lower_norm
-        for group in self._of("upper"):
+        groups = self._of("upper")
+        for group in groups:
             for x in group["params"]:
                 x.grad = None  # a frozen parameter has no estimate; the estimate of the last step must not move it
         for x, g in zip(oracles.upper, estimate, strict=True):
             x.grad = None if g is None else g.to(x.dtype)
-        for group in self._of("upper"):
+        for group in groups:
             xs: list[Tensor] = []
             gs: list[Tensor] = []
             self._init_group(group, xs, gs)
