@@ -241,7 +241,8 @@ class TrackedSystem:
             rates = [0.0] * len(rates)
             numbers["bound"] = None  # curvature seen in products is a bound only where g is convex
         elif max(rates) * seen > 2:
-            memory.warn_if_expansive(seen)
+            # Where g is not convex, w.Hw may be small and ``seen`` larger than any curvature; |Hw|/|w| is never larger.
+            memory.warn_if_expansive(math.sqrt(dot(hw, hw) / dot(w, w)))
             if not any("w" in state for state in states):  # w_0 was too long; hw and g_xy_w are linear in it
                 short = 1 / (max(rates) * seen)
                 w, hw = scaled(short, w), scaled(short, hw)

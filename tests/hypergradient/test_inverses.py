@@ -497,6 +497,14 @@ def test_too_large_a_lower_lr_is_a_warning_with_the_curvature(inverse):
     semaopt.SMB([x], [y], lower_lr=0.19, inverse=inverse).step(outer, inner)
 
 
+def test_curvature_that_cancels_is_no_reason_for_a_smaller_lower_lr():
+    """With curvatures 1 and -1, |Hw|^2/(w.Hw) is 1000 for this w, but steps of 0.5 on y do not diverge along it."""
+    x, y, _, inner = curved(1.0, -1.0)
+    optimizer = semaopt.SMB([x], [y], lower_lr=0.5, inverse=TrackedSystem())
+    optimizer.step(lambda: y[0] + 0.999 * y[1], inner)  # a warning is an error here
+    assert optimizer.algorithm_state["bound"] == pytest.approx(1000, rel=0.01)
+
+
 BILEVEL = [
     semaopt.SMB,
     semaopt.SBMA,
