@@ -4,7 +4,7 @@
     python benchmarks/mechanism.py tracking --data bbbp      # the same on the message-passing network (half an hour)
     python benchmarks/mechanism.py phase --out results/phase # increasing beta against lr decay alone
 
-``tracking`` measures |v - grad F|^2 / |grad F|^2 while Adam trains with gamma and lr fixed or falling and
+``tracking`` measures |v - grad F|^2 / |grad F|^2 while Adam trains with fixed or falling gamma and lr, at
 several batch sizes. ``phase`` tunes and compares the two control arms of Figure 1 in a grid of settings; finished runs
 are stored in ``--out`` and reused. Both print a table in Markdown and write a figure.
 """

@@ -50,9 +50,10 @@ class Monitor:
         optimizer: an optimizer of semaopt with averaged groups (ASA, PDSM, PDAda, ...), or torch's Adam, AdamW or SGD
             with momentum, whose ``exp_avg`` or ``momentum_buffer`` is v.
         full_gradient: a closure that returns the loss on all data (autograd takes its gradient and leaves ``.grad``
-            alone), or the list of gradients in the order of the optimizer's parameters. For a min-max problem the loss
-            is f(x, y), and v is compared with its gradient in x at :math:`(x_t, y_t)`, not with that of F. For a
-            bilevel problem return F(x), or a list: the hypergradient in x, and None for each lower parameter.
+            alone), or the list of gradients in the order of the optimizer's parameters. For a min-max problem the
+            loss is f(x, y), and v is compared with the gradient of f in x at :math:`(x_t, y_t)`, not with the
+            gradient of F. For a bilevel problem return F(x), or a list: the hypergradient in x, and None for each
+            lower parameter.
         every: measure the steps 0, every, 2 every, ...
         writer: an object with ``add_scalar(tag, value, step)``, such as TensorBoard's SummaryWriter.
         batch_size: number of examples per gradient, the unit of :attr:`noise_scale`.

@@ -30,7 +30,7 @@ from semaopt.kernels.rows import advance_, count, counters_of, row_of
 from semaopt.kernels.rule import StepRule
 
 Tensors = list[Tensor]
-#: One number for all tensors of a bucket or, if their counters are not on the host, one tensor per tensor.
+#: One number for all tensors of a bucket or, if their counters are not on the host, a list with a number for each.
 Numbers = float | Tensor | Tensors
 #: Elements per block and thread on the CPU.
 BLOCK = 1 << 18

@@ -3,8 +3,8 @@
  * Plain C without headers of torch or Python; loader.py passes in pointers to the few functions it calls.
  *
  * Results are bitwise reproducible. The chunks do not depend on the number of threads, and every thread computes a
- * chunk in the same way. With -ffp-contract=off they do not depend on the instruction set either, because +, *, / and
- * sqrt are correctly rounded on all of them. */
+ * chunk in the same way. With -ffp-contract=off the results do not depend on the instruction set either, because +,
+ * *, / and sqrt are correctly rounded on all of them. */
 
 #include "step.h"
 

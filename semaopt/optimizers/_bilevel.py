@@ -165,8 +165,8 @@ class BilevelOptimizer(SemaOptimizer):
         first = first if known is None else known
         if first is not None and now > EXPLOSION * max(1.0, first):
             raise DivergenceError(
-                f"the lower variable has norm {now:g}, after {first:g} before the first step: the lower variable "
-                "diverges; nothing was changed. Use a smaller lower_lr (below 2/|g_yy|), or lower_weight_decay if "
+                f"the lower variable diverges: its norm is {now:g}, and it was {first:g} before the first step; "
+                "nothing was changed. Use a smaller lower_lr (below 2/|g_yy|), or lower_weight_decay if "
                 "inner() is not convex."
             )
         return now

@@ -81,7 +81,7 @@ class Problem:
 
 
 def drawn_set(draw):
-    """A set for every lower tensor, and its projection of the whole vector in numpy."""
+    """A set for each lower tensor, and the numpy code that projects the whole vector."""
     radius = draw.rate(0.3, 3)
 
     def each(project):

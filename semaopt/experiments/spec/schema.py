@@ -238,7 +238,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(data.decode())
     except RecursionError as error:
-        raise SpecError(f"{path}: is nested too deeply. A spec has at most tables of tables.") from error
+        raise SpecError(
+            f"{path}: is nested too deeply. Tables of a spec may hold tables, but no deeper ones."
+        ) from error
     except ValueError as error:  # not TOML, or not UTF-8
         raise SpecError(f"{path}: is not TOML ({error}). Correct the syntax there.") from error
 

@@ -24,7 +24,7 @@ class Watch(Protocol):
     """Receives progress, counted in epochs, and messages."""
 
     def plan(self, epochs: int) -> None:
-        """Add epochs to the total (or, below 0, remove them)."""
+        """Add epochs to the total; a negative number removes them."""
 
     def done(self, epochs: int) -> None:
         """Add trained epochs; a negative number means that epochs must be trained again."""

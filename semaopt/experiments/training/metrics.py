@@ -72,7 +72,7 @@ def of_part(wanted: Iterable[str], part: str) -> list[str]:
 
 
 def class_loss(scores: Tensor, labels: Tensor, noise: float = 0.0, classes: int = 2) -> Tensor:
-    """Return the mean cross-entropy; with label noise its exact mean over the noise, minus the noise's entropy."""
+    """Return the mean cross-entropy; with label noise, its exact mean over the noise minus the entropy of the noise."""
     if scores.dim() == 1:
         target = labels.to(scores.dtype) * (1 - noise) + noise / 2
         return binary_cross_entropy_with_logits(scores, target) - entropy(noise, 2)

@@ -71,7 +71,7 @@ def test_runs_with_and_without_decays_share_a_beginning(tmp_path, epochs):
     alone = perform_all(work, tmp_path / "alone")
     epochs.clear()
     found = perform_all([*first, *later], tmp_path)
-    assert len(epochs) == 4 + 4 + 2 * 3  # the last step of epoch 2 is shared, its end is not
+    assert len(epochs) == 4 + 4 + 2 * 3  # the last step of epoch 2 is shared, but not the end of the epoch
     assert [found[k].curves for k in (0, 2, 3, 1)] == [one.curves for one in alone]
 
 
