@@ -4,7 +4,7 @@
 
 A task has 10 examples with 30 inputs, and its output depends on 4 directions that all tasks share. The upper variables
 are a linear map to 8 features. The lower variables are the heads of 100 tasks, each a ridge regression on its own
-examples. The map minimizes the error of all heads on further examples. New tasks measure the result.
+examples. The map minimizes the error of all heads on further examples. The result is measured on new tasks.
 The reference is a ridge regression on the 30 inputs, with the best penalty of a grid for the new tasks.
 Needs matplotlib for the figure (pip install 'semaopt[experiments]').
 """

@@ -44,8 +44,8 @@ def sema_(state: Mapping[str, Tensor], key: str, sample: Tensor, gamma: Rate, t:
     r"""Take step ``t`` of the moving average ``state[key]``, which holds zeros before step 0, and return the estimate.
 
     With ``corrected=False``, the paper's start :math:`v_0 = O(x_0)`, gamma counts as 1 in step 0.
-    With ``corrected=True``, torch's start :math:`v_0 = 0`, the estimate is :math:`v/w`, where :math:`w`, kept in
-    ``state[key + "_weight"]``, is the same average of the constant 1. So :math:`w = 1-\prod_i \beta_i` for any
+    With ``corrected=True``, torch's start :math:`v_0 = 0`, the estimate is :math:`v/w`. Here :math:`w` is the same
+    average of the constant 1; it is kept in ``state[key + "_weight"]``. So :math:`w = 1-\prod_i \beta_i` for any
     sequence of :math:`\beta_i = 1-\gamma_i`, while :math:`1-\beta^t` is right only for a constant beta.
 
     >>> state = {"v": torch.zeros(1), "v_weight": torch.zeros((), dtype=torch.float64)}

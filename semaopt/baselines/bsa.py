@@ -90,7 +90,7 @@ class BSA(BilevelOptimizer):
         return oracles.loss
 
 
-class StocBiO(BSA):  # one level deeper than other methods: it differs in two lines only
+class StocBiO(BSA):  # derives from another method, because it differs from BSA in two lines only
     r"""The loops of :class:`BSA` with a constant step size on y and the whole Neumann series as h.
 
     .. math::

@@ -229,7 +229,7 @@ def test_auto_falls_back_to_foreach_with_one_message(why, fresh, monkeypatch, ca
 @needs_triton
 @pytest.mark.parametrize("name", ["lr", "beta"])
 def test_rate_on_the_device_is_not_read(name, fresh, monkeypatch):
-    """A tensor on the meta device has no value: the step that took numbers from it would raise."""
+    """A tensor on the meta device has no value: a step that reads a number from it would raise."""
     monkeypatch.setenv(triton_launch.INTERPRETER, "1")  # the CPU counts as supported
     monkeypatch.setattr(dispatch, "on_cuda", lambda x: True)
     monkeypatch.setattr(dispatch.compiled, "step", lambda *args: False)

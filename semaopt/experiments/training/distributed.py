@@ -40,7 +40,7 @@ class Group:
         return module if self.world == 1 else DistributedDataParallel(module)
 
     def part(self, index: Tensor) -> tuple[Tensor, float]:
-        """Return this process's rows of a batch, and the weight of their mean in the mean over the processes.
+        """Return this process's rows of a batch, and the weight that their mean gets in the mean over all processes.
 
         The weighted means add up to the mean of the whole batch, even if it cannot be divided evenly. A process without
         rows takes part with weight 0.

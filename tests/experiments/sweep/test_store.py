@@ -110,7 +110,7 @@ def test_a_read_only_store_is_refused_when_it_is_opened(path, monkeypatch):
     assert path.read_bytes() == before  # opening writes and rolls back
     connect = sqlite3.connect
 
-    def unprivileged(address, **options):  # imitate a file mode that forbids writing; it does not bind root
+    def unprivileged(address, **options):  # imitate a file mode that forbids writing, which root could ignore
         return connect(address.replace("mode=rwc", "mode=ro"), **options)
 
     monkeypatch.setattr(sqlite3, "connect", unprivileged)
