@@ -47,7 +47,7 @@ NOISES, HORIZONS = (0.0, 0.2, 0.5), (3, 12)
 
 
 def tracking_spec(args: argparse.Namespace, batch: int, decays: list[str]) -> Spec:
-    """Return the spec of one arm: Adam with beta 0.9; rates fall by 0.2 after each third of the epochs."""
+    """Return the spec of one arm: Adam with beta 0.9; rates times 0.2 after each third of the epochs."""
     raw = specs.load(f"figure1-{args.data}", scale="quick").model_dump()
     options: dict[str, Any] = {"scaling": "adam", "beta2": 0.999, "bias_correction": True, "beta": 0.9, "lr": args.lr}
     decay = {"every": args.epochs // 3, "factor": 0.2} if decays else {}

@@ -200,9 +200,9 @@ class Oracles:
             raise NonFiniteError(f"outer() returned {number}; nothing was changed. Use a smaller lr or lower_lr.")
         if self._first_loss is not None and abs(number) > EXPLOSION * max(1.0, abs(self._first_loss)):
             raise DivergenceError(
-                f"outer() returned {number:g}, after {self._first_loss:g} in the first step: the lower variable "
-                "diverges; nothing was changed. Use a smaller lower_lr (below 2/|g_yy|), or lower_weight_decay if "
-                "inner() is not convex."
+                f"the lower variable diverges: outer() returned {number:g}, and {self._first_loss:g} in the first "
+                "step; nothing was changed. Use a smaller lower_lr (below 2/|g_yy|), or lower_weight_decay if inner() is "
+                "not convex."
             )
         self.f_x = self.partial(found[:n], "outer")
         return value, self.f_x, self.vector(found[n:], self.lower, "outer")

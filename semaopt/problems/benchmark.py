@@ -4,8 +4,8 @@ Each problem has an upper parameter, a lower parameter, closures for optimizers,
 
 .. math:: \Phi(x) = f(x, y^*(x)), \qquad \nabla\Phi(x) = f_x - g_{xy}\,[g_{yy}]^{-1} f_y \quad\text{at } y^*(x)
 
-on all data, in float64: y*(x) and the linear system by Newton's method for the small problem, by L-BFGS and conjugate
-gradients for the large one. Samples are the batches of a fixed partition, so that they have numbers.
+on all data, in float64. For the small problem y*(x) and the linear system are solved by Newton's method, for the
+large one by L-BFGS and conjugate gradients. Samples are the batches of a fixed partition, so each has a number.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ r"""Exact bias correction of torch's Adam and AdamW while beta1 changes.
 Torch divides the average of step t by :math:`1 - \beta_t^t` with the newest beta1. The weight of the samples in it is
 :math:`1 - \beta_1\cdots\beta_t`. The two agree only if beta1 is constant: after 99 steps at 0.9, a switch to 0.99 makes
 the next step 1.58 times as long. :func:`compensate` multiplies the lr by their ratio during each step. A decoupled
-weight decay is divided by it, so that ``lr * weight_decay`` does not change.
+weight decay is divided by this ratio, so that ``lr * weight_decay`` does not change.
 
 The product of the past betas is stored with the state of each parameter (``beta1_product``, up to step ``beta1_since``,
 and ``beta1`` afterwards), so the optimizer's own checkpoint resumes exactly.

@@ -78,7 +78,7 @@ def test_files_load_into_an_optimizer_that_has_not_stepped(method, tmp_path):
 
 
 def test_a_step_with_zero_gradients_is_a_step():
-    """Only torch's state initialization is not a step: no state, lr 0, gradients 0 and ``closure=None``."""
+    """Only the call with which torch creates states is no step: no state, lr 0, gradients 0, ``closure=None``."""
     x = nn.Parameter(torch.ones(2))
     optimizer = semaopt.ASA([x], lr=0.1)
     x.grad = torch.zeros(2)

@@ -1,4 +1,4 @@
-"""Equality of two DistributedDataParallel processes with half a batch each and one process with the whole batch."""
+"""Two DistributedDataParallel processes with half a batch each equal one process with the whole batch."""
 
 from __future__ import annotations
 

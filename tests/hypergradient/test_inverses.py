@@ -533,7 +533,9 @@ def test_an_exploding_lower_variable_is_an_error_before_x_moves(kind, bounded):
             states.append([x.item(), y.item(), optimizer.algorithm_state["t"]])
             optimizer.step(outer, lambda i=0: (y - x).square().sum() / 2)
 
-    with pytest.raises(RuntimeError, match=r"the lower variable diverges; nothing was changed\. Use a smaller lower"):
+    with pytest.raises(
+        RuntimeError, match=r"the lower variable diverges: .*; nothing was changed\. Use a smaller lower"
+    ):
         run()
     assert [x.item(), y.item(), optimizer.algorithm_state["t"]] == states[-1]
     assert torch.isfinite(y).all()

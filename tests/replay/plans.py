@@ -1,4 +1,4 @@
-"""Plans of semaopt.theory: bounds by direct formulas, limits, and that no other allowed rates are better."""
+"""Plans of semaopt.theory: compare bounds and limits with direct formulas; no other allowed rates are better."""
 
 import math
 

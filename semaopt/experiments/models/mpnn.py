@@ -21,10 +21,10 @@ IMPLEMENTATIONS = {"fast": messages.by_kind, "general": messages.by_feature, "pl
 class MPNN(nn.Module):
     r"""Edge network, GRU and attention, after the Keras example that the paper used.
 
-    The initial state of an atom is its features, padded with zeros to 64 units. Four times,
-    :math:`h_i \leftarrow \mathrm{GRU}(m_i, h_i)` with the messages :math:`m_i = \sum_j A(f_{ij})^\top h_j` over bonded
-    atoms and the atom itself. Then follow a transformer encoder, the mean over the atoms, a dense layer and one
-    linear score. With the defaults it has 290,561 parameters.
+    The initial state of an atom is its features, padded with zeros to 64 units. Four updates :math:`h_i \leftarrow
+    \mathrm{GRU}(m_i, h_i)` follow, with the messages :math:`m_i = \sum_j A(f_{ij})^\top h_j` over bonded atoms and
+    the atom itself. Then follow a transformer encoder, the mean over the atoms, a dense layer and one linear score.
+    With the defaults it has 290,561 parameters.
 
     Args:
         task: the data, which must be molecules.

@@ -211,8 +211,8 @@ def halved(best_lr, **changes):
 
 def test_the_best_quarter_continues_at_each_rung():
     reached, tuning = halved(1e-2)
-    # Of 27, 7 and 2 trials the best quarter continues, rounded up; the schedules have each lr three times, with equal
-    # losses.
+    # The best quarter, rounded up, continues. "beta" has three trials with each lr and equal losses, which continue
+    # together.
     assert [len(reached["adam", rung]) for rung in (1, 4, 16)] == [27, 7, 2]
     assert [len(reached["beta", rung]) for rung in (1, 4, 16)] == [27, 9, 3]
     assert set(reached["beta", 16]) == {1e-2}
