@@ -128,7 +128,7 @@ class SUSTAIN(BilevelOptimizer):
                 places = [state.get("previous", x) for state, x in zip(states, xs, strict=True)]
                 with oracles.at(places[: len(oracles.upper)], places[len(oracles.upper) :]):
                     old_estimate, old_g_y = self._hypergradient(oracles)
-                oracles.loss = loss  # that at the new point
+                oracles.loss = loss  # the loss at the new point
                 new = recursive(a, new, [*old_estimate, *old_g_y], [state.get("direction") for state in states])
             places = [x.detach().clone() for x in xs]
             self._move_upper(oracles, new[: len(estimate)], rollback, factor=slower)

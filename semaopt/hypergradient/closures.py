@@ -201,8 +201,8 @@ class Oracles:
         if self._first_loss is not None and abs(number) > EXPLOSION * max(1.0, abs(self._first_loss)):
             raise DivergenceError(
                 f"the lower variable diverges: outer() returned {number:g}, and {self._first_loss:g} in the first "
-                "step; nothing was changed. Use a smaller lower_lr (below 2/|g_yy|), or lower_weight_decay if inner() is "
-                "not convex."
+                "step; nothing was changed. Use a smaller lower_lr (below 2/|g_yy|), or lower_weight_decay if inner() "
+                "is not convex."
             )
         self.f_x = self.partial(found[:n], "outer")
         return value, self.f_x, self.vector(found[n:], self.lower, "outer")
