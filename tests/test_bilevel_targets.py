@@ -45,3 +45,14 @@ def test_table(tmp_path, capsys):
         "| SOBA | 3 | 0 | 0.2 | 2 | 6 | 2 | 70.5 | 5.5 |",  # seeds 0 and 1 reach 0.3
         "| BSA | 3 | 1 | 0.8 | 2 | 6 | 1 | - | - |",
     ]
+    pytest.importorskip("matplotlib", reason="draws a figure")
+    TARGETS["main"]([str(store), "--only", "BSA", "--figure", str(tmp_path / "curves.svg")])
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[2:]] == ["BSA"]
+    assert "oracle calls" in (tmp_path / "curves.svg").read_text(encoding="utf-8")
+
+
+def test_quartiles_count_a_diverged_run_as_the_worst():
+    runs = [{"value": [1.0, end]} for end in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, float("nan"))]
+    low, middle, high = TARGETS["median_curves"](runs, "value")
+    assert (low[1], middle[1], high[1]) == (0.2, 0.4, 0.6)
+    assert TARGETS["last"](runs[-1]["value"]) == float("inf")
