@@ -1,4 +1,4 @@
-"""Feed inputs to a target; an input depends only on the seed, the name of the target and its number."""
+"""Feed inputs to a target; the seed, the name of the target and the number of an input determine it."""
 
 from __future__ import annotations
 

@@ -404,9 +404,9 @@ def extension(finding: Finding, one: Extension) -> str:
 
 
 def on_edge(finding: Finding, tuning: Tuning, name: str, end: int, methods: Iterable[str]) -> str:
-    """Say which best values are still on the edge of the grid."""
+    """Say which best values are at an end of the search space."""
     edge = f"{tuning.edge(name, end):.3g}"
-    return f"The best {axis(name)} of {_labels(finding, methods)} is still on the edge of the search space, {edge}."
+    return f"The search space ends at the best {axis(name)} of {_labels(finding, methods)} ({edge})."
 
 
 def _labels(finding: Finding, names: Iterable[str]) -> str:

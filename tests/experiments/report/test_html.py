@@ -149,7 +149,7 @@ def test_best_values_on_an_edge_are_reported(results):
     changed = replace(results, findings=(with_study(finding, tuning=tuning),))
     edge = tuning.edge("lr", -1)
     names = "folklore Adam and increasing β + decreasing lr"
-    text = f"The best lr of {names} is still on the edge of the search space, {edge:.3g}."
+    text = f"The search space ends at the best lr of {names} ({edge:.3g})."
     assert text in html.render(changed)
     assert text in markdown.render(changed)
     (written,) = to_json(changed)["experiments"]["tiny"]["tuning"]
