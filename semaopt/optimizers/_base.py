@@ -23,10 +23,19 @@ from semaopt.optimizers._nonfinite import NonFiniteGuard
 from semaopt.optimizers._roles import Roles
 from semaopt.optimizers._state import counter, pack, restored, unpack, validate_saved, zero_state
 
+
+def _validate_decay(value: Any) -> None:
+    """Require a number that the host can read: every step compares the weight decay with 0."""
+    if isinstance(value, Tensor) and not value.is_cpu:
+        rule = f"it is a tensor on {value.device}, and every step would wait for that device to read it"
+        raise ValueError(invalid("weight_decay", value, rule, "pass a number, or a tensor on the CPU"))
+    validate_rate("weight_decay", value, "0.0 turns it off")
+
+
 _VALIDATORS: dict[str, Callable[[Any], None]] = {
     "lr": lambda value: validate_rate("lr", value, "try 1e-3"),
     "beta": lambda value: validate_beta("beta", value),
-    "weight_decay": lambda value: validate_rate("weight_decay", value, "0.0 turns it off"),
+    "weight_decay": _validate_decay,
     "decoupled_weight_decay": lambda value: validate_flag("decoupled_weight_decay", value),
     "maximize": lambda value: validate_flag("maximize", value),
     "bias_correction": lambda value: validate_flag("bias_correction", value),
@@ -71,7 +80,7 @@ _EQUIVALENTS = {
     "amsgrad": "pass scaling='amsgrad'",
     "fused": "pass implementation='c'; 'auto' takes it where it is supported",
     "foreach": "pass implementation='foreach'; 'auto' takes it where it is supported",
-    "capturable": "compile the step, torch.compile(optimizer.step); for CUDA graphs use ASA with device_counters=True",
+    "capturable": "pass device_counters=True to ASA, PDSM or PDAda, or compile the step, torch.compile(optimizer.step)",
 }
 
 
@@ -100,6 +109,11 @@ def validate_rates(group: Mapping[str, Any]) -> None:
     lr, beta = group["lr"], group["beta"]
     if type(lr) is type(beta) is float and 0 <= lr < math.inf and 0 <= beta < 1:
         return
+    remote = isinstance(beta, Tensor) and not beta.is_cpu
+    if remote and group.get("bias_correction") and not group.get("device_counters"):
+        rule = f"it is a tensor on {beta.device}, and every step would wait for that device to update the bias weights"
+        remedy = "pass device_counters=True where the optimizer has it, a number, or a tensor on the CPU"
+        raise ValueError(invalid("beta", beta, rule, remedy))
     averaged = beta is not None or group.get("scaling") is not None
     for value, top in ((lr, math.inf), (beta if averaged else 0.0, 1)):
         # A tensor is not read: that would wait for its device.
@@ -169,16 +183,6 @@ def require_dense(group: dict[str, Any], xs: list[Tensor], gs: list[Tensor], num
                 "its moving averages decay in every coordinate at every step; use nn.Embedding(sparse=False), or "
                 "torch.optim.SparseAdam for that parameter"
             )
-
-
-def _counter_device(group: Mapping[str, Any], x: Tensor) -> torch.device | str:
-    """Return the device of the counters of parameter ``x``."""
-    return x.device if group.get("device_counters") else "cpu"
-
-
-def _restored_state(group: Mapping[str, Any], saved: Mapping[str, Any], x: Tensor) -> dict[str, Tensor]:
-    """Return the state of parameter ``x`` from a checkpoint, in the form that the options of its group require."""
-    return restored(saved, x, group.get("state_dtype"), _counter_device(group, x))
 
 
 class SemaOptimizer(Optimizer):
@@ -406,14 +410,18 @@ class SemaOptimizer(Optimizer):
         # Without averages there is still a counter: torch.distributed.checkpoint wants a state for every parameter.
         return ("v",) if self.roles is None or group["role"] == self.roles.first else ()
 
+    def _counter_device(self, group: Mapping[str, Any], x: Tensor) -> torch.device | str:
+        """Return the device of the counters of parameter ``x``; groups without the option follow the constructor."""
+        return x.device if group.get("device_counters", self.defaults.get("device_counters")) else "cpu"
+
     def _init_state(self, group: dict[str, Any], i: int, x: Tensor) -> None:
         """Give ``x``, parameter i of the group, its zero state."""
         buffers, state = self._buffers(group), self.state[x]
         if "scaling" not in group:
-            state.update(zero_state(x, buffers))
+            state.update(zero_state(x, buffers, device=self._counter_device(group, x)))
             return
         weights, dtype = group["bias_correction"], group["state_dtype"]
-        state.update(zero_state(x, buffers, weights=weights, dtype=dtype, device=_counter_device(group, x)))
+        state.update(zero_state(x, buffers, weights=weights, dtype=dtype, device=self._counter_device(group, x)))
         self._init_rounding(state, group, next(k for k, mine in enumerate(self.param_groups) if mine is group), i)
 
     @staticmethod
@@ -475,7 +483,9 @@ class SemaOptimizer(Optimizer):
             for k, (given, group) in enumerate(zip(seen["param_groups"], self.param_groups, strict=True)):
                 for i, (key, x) in enumerate(zip(given["params"], group["params"], strict=True)):
                     if seen["state"].get(key):
-                        self.state[x].update(_restored_state(group, seen["state"][key], x))
+                        device = self._counter_device(group, x)
+                        own = restored(seen["state"][key], x, group.get("state_dtype"), device)
+                        self.state[x].update(own)
                         self._init_rounding(self.state[x], group, k, i)
 
         # These hooks run after the user's own pre-hooks and before the user's own post-hooks.

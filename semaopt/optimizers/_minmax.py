@@ -14,7 +14,7 @@ from semaopt import kernels, projections
 from semaopt._validation import validate_rate
 from semaopt.estimator import Rate
 from semaopt.kernels import StepRule, dispatch
-from semaopt.kernels.ascend import ascend_
+from semaopt.kernels.ascend import ascend_, ascend_box_loop_
 from semaopt.kernels.loop import increment_
 from semaopt.optimizers._base import SemaOptimizer
 from semaopt.optimizers._roles import Roles
@@ -68,7 +68,10 @@ class MinMaxOptimizer(SemaOptimizer):
         """Compute ``y <- Proj_Y[y + eta g]`` for the variables of one dual group."""
         box = group["project"] or _EVERYWHERE
         if type(box) is projections.Box and box.elementwise and not any(y.is_complex() for y in ys):
-            kernels.ascend_box_(ys, gs, eta, float(box.lo), float(box.hi))
+            # Torch's own operations can be captured by a CUDA graph.
+            captured = self.defaults.get("device_counters") and not all(y.is_cpu for y in ys)
+            ascend_box = ascend_box_loop_ if captured else kernels.ascend_box_
+            ascend_box(ys, gs, eta, float(box.lo), float(box.hi))
         else:
             for y, g in zip(ys, gs, strict=True):
                 ascend_(y, g, eta, group["project"])

@@ -55,6 +55,7 @@ class PDAda(MinMaxOptimizer):
             None if y is unconstrained. Each dual tensor is projected on its own.
         weight_decay, decoupled_weight_decay, bias_correction, clip_scaling, differentiable, implementation,
             state_dtype, rounding_seed: for x, as in :class:`semaopt.ASA`.
+        device_counters: keep the counters of both sides on the device, as in :class:`semaopt.ASA`.
         on_nonfinite: ``"error"`` or ``"skip"`` for gradients with NaN or Inf, on either side, as in
             :class:`semaopt.ASA`.
 
@@ -87,6 +88,7 @@ class PDAda(MinMaxOptimizer):
         implementation: str = "auto",
         state_dtype: torch.dtype | None = None,
         rounding_seed: int = 0,
+        device_counters: bool = False,
         on_nonfinite: str | None = None,
     ) -> None:
         defaults = dict(
@@ -104,6 +106,7 @@ class PDAda(MinMaxOptimizer):
             implementation=implementation,
             state_dtype=state_dtype,
             rounding_seed=rounding_seed,
+            device_counters=device_counters,
         )
         super().__init__(primal, dual, defaults, on_nonfinite=on_nonfinite)
 
@@ -152,6 +155,7 @@ class PDSM(MinMaxOptimizer):
         implementation: str = "auto",
         state_dtype: torch.dtype | None = None,
         rounding_seed: int = 0,
+        device_counters: bool = False,
         on_nonfinite: str | None = None,
     ) -> None:
         defaults = dict(
@@ -169,6 +173,7 @@ class PDSM(MinMaxOptimizer):
             implementation=implementation,
             state_dtype=state_dtype,
             rounding_seed=rounding_seed,
+            device_counters=device_counters,
         )
         super().__init__(primal, dual, defaults, on_nonfinite=on_nonfinite)
 

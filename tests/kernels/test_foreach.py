@@ -135,6 +135,36 @@ def test_no_step_waits_for_the_device(scaling, options, implementation):
     assert "device_counters" in options or state["step"] == 2
 
 
+@pytest.mark.parametrize("counters", [False, True], ids=["host", "device"])
+@pytest.mark.parametrize("method", [semaopt.PDAda, semaopt.PDSM])
+def test_no_primal_dual_step_waits_for_the_device(method, counters):
+    x, y = (torch.nn.Parameter(torch.empty(shape, device="meta")) for shape in ((3, 2), (4,)))
+    box = semaopt.projections.Box(-1.0, 1.0)
+    optimizer = method([x], [y], project=box, weight_decay=0.1, device_counters=counters)
+    for group in optimizer.param_groups:
+        group["lr"] = torch.empty((), device="meta")
+    optimizer.param_groups[0]["beta"] = torch.empty((), device="meta") if counters else 0.9
+    for z in (x, y):
+        z.grad = torch.empty_like(z)
+    with Recorder():
+        for _ in range(2):
+            optimizer.step()
+    assert {optimizer.state[z]["step"].device.type for z in (x, y)} == {"meta" if counters else "cpu"}
+    assert counters or all(optimizer.state[z]["step"] == 2 for z in (x, y))
+
+
+def test_rates_that_every_step_would_have_to_read_are_refused():
+    x = torch.nn.Parameter(torch.zeros(3, device="meta"))
+    x.grad = torch.zeros_like(x)
+    optimizer = semaopt.ASA([x])
+    optimizer.param_groups[0]["beta"] = torch.empty((), device="meta")
+    with pytest.raises(ValueError, match=r"beta=.* is a tensor on meta, .* Pass device_counters=True"):
+        optimizer.step()
+    assert x not in optimizer.state
+    with pytest.raises(ValueError, match=r"weight_decay=.* is a tensor on meta, .* Pass a number"):
+        semaopt.ASA([x], weight_decay=torch.empty((), device="meta"))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("scaling", SCALINGS)
@@ -181,6 +211,7 @@ def primal_and_dual(**options):
         (two_groups, {"device_counters": True}),
         (primal_and_dual, {}),
         (primal_and_dual, {"scaling": "amsgrad", "dual_lr": torch.tensor(0.1)}),
+        (primal_and_dual, {"device_counters": True}),
     ],
     ids=lambda value: getattr(value, "__name__", None) or ", ".join(f"{k}={v}" for k, v in value.items()),
 )

@@ -55,7 +55,7 @@ def _peer(module: str, kind: str, **options: Any) -> Callable[[list[Tensor]], An
 
 CANDIDATES = (
     Candidate(BASE, _torch("Adam", fused=True)),
-    Candidate("torch Adam foreach", _torch("Adam", foreach=True), slow=True),
+    Candidate("torch Adam foreach", _torch("Adam", foreach=True)),
     Candidate("torch Adam loop", _torch("Adam", foreach=False), slow=True),
     Candidate("torch AMSGrad fused", _torch("Adam", fused=True, amsgrad=True)),
     Candidate("torch Adagrad fused", _torch("Adagrad", fused=True)),
@@ -67,7 +67,7 @@ CANDIDATES = (
     ),
     *(Candidate(f"semaopt {name}", _asa(name)) for name in semaopt.scalings.BY_NAME),
     Candidate("semaopt adam, bf16 state", _asa("adam", state_dtype=torch.bfloat16)),
-    Candidate("semaopt adam foreach", _asa("adam", implementation="foreach"), slow=True),
+    Candidate("semaopt adam foreach", _asa("adam", implementation="foreach")),
     Candidate("semaopt adam loop", _asa("adam", implementation="loop"), slow=True),
 )
 
