@@ -68,6 +68,9 @@ Ready = tuple[dict[str, Any], list[Tensor], list[Tensor], list[dict[str, Any]]]
 _EXTRA = {"params", "param_names", "role", "name", "max_lr", "min_lr", "swa_lr", "base_momentum", "max_momentum"}
 
 
+#: Entry of groups without weight decay, such as dual ones; Lightning's LearningRateMonitor reads it in every group.
+NO_DECAY = 0.0
+
 #: Equivalents of arguments that torch's optimizers have under another name.
 _EQUIVALENTS = {
     "betas": "pass beta=betas[0] and scaling=semaopt.scalings.Adam(beta2=betas[1])",
@@ -88,6 +91,7 @@ def refuse_unknown(group: Mapping[str, Any], options: Mapping[str, Any], kind: s
     """Raise for the first key of a param group that is not one of its options."""
     for name, value in group.items():
         known = name in {*options} or name in _EXTRA or name.startswith("initial_") or isinstance(value, Betas)
+        known = known or (name == "weight_decay" and value == NO_DECAY)
         if not known:
             remedy = _EQUIVALENTS.get(name, f"it has {', '.join(sorted(options))}")
             raise ValueError(f"{name}={value!r}: {kind} group has no such option; {remedy}")
@@ -278,6 +282,7 @@ class SemaOptimizer(Optimizer):
         for name in self.defaults.keys() - names:  # torch gives every group every default
             del group[name]
         group["betas"] = Betas(group)
+        group.setdefault("weight_decay", NO_DECAY)
 
     def _options(self, role: str | None) -> dict[str, Any]:
         """Return the options that a group of this role starts from."""
@@ -518,6 +523,7 @@ class SemaOptimizer(Optimizer):
             if "algorithm" in live:
                 group["algorithm"] = self._restored_algorithm(group["algorithm"])
             group["betas"] = Betas(group)
+            group.setdefault("weight_decay", NO_DECAY)
             groups.append(group)
         return groups + packed[len(groups) :]
 

@@ -132,6 +132,22 @@ def test_the_learning_rate_monitor_logs_beta(tmp_path):
     assert monitored(again, 4, ckpt_path=tmp_path / "half.ckpt")[1][0] == module.rates[-1][1]
 
 
+def test_the_learning_rate_monitor_reads_every_group():
+    """A dual group has neither momentum nor weight decay, and the values are read from it all the same."""
+    x, y = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
+    optimizer = semaopt.PDAda([x], [y], beta=0.75, weight_decay=0.1)
+    optimizer.load_state_dict(optimizer.state_dict())
+    callback = LearningRateMonitor(log_momentum=True, log_weight_decay=True)
+    callback.lrs = {"primal": [], "dual": []}
+    read = callback._get_optimizer_stats(optimizer, ["primal", "dual"])
+    assert {name: read[f"{name}-weight_decay"] for name in callback.lrs} == {"primal": 0.1, "dual": 0.0}
+    assert {name: read[f"{name}-momentum"] for name in callback.lrs} == {"primal": 0.75, "dual": 0.0}
+    semaopt.PDAda([{**group} for group in optimizer.param_groups])  # groups can be passed on
+    z = torch.nn.Parameter(torch.zeros(2))
+    with pytest.raises(ValueError, match=r"weight_decay=0.1: a dual group has no such option"):
+        optimizer.add_param_group({"params": [z], "role": "dual", "weight_decay": 0.1})
+
+
 def test_betas_is_a_view_of_beta():
     x, y = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
     optimizer = semaopt.PDAda([x], [y], beta=torch.tensor(0.75))

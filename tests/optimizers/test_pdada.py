@@ -132,7 +132,7 @@ def test_groups_of_every_kind():
         ("dual", 0.25, None, projections.Ball(1.0)),
         ("dual", 1e-2, None, projections.Box(0.0, 1.0)),
     ]
-    assert set(optimizer.param_groups[2]) == {"params", "role", "lr", "beta", "betas", "project"}
+    assert set(optimizer.param_groups[2]) == {"params", "role", "lr", "beta", "betas", "project", "weight_decay"}
     assert PDSM(primal=layer.parameters(), dual=iter([y])).param_groups[1]["params"] == [y]
 
 
