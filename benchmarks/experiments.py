@@ -6,9 +6,9 @@ mpnn: an epoch of training on BBBP, batch 32 (forward, backward, Adam). The alte
 each step (as in PyTorch Geometric's NNConv and the Keras example), such kernels built once per batch, and sums per atom
 and feature. The alternatives pad a batch to its largest molecule. All process the same batches in each round.
 
-sweep: five seeds of one setting, in runs per hour. Compares single-threaded processes in parallel, as ``semaopt run``
-does it, one vectorized model if the model allows it, and one run after another with two threads. Uses an MLP on digits
-and, if BBBP is available, the MPNN on a part of it.
+sweep: five seeds of one setting, in runs per hour. Compares three ways to train them: in
+parallel single-threaded processes (as ``semaopt run`` does), as one vectorized model if the model allows it, and one
+after another with two threads. Uses an MLP on digits and, if BBBP is available, the MPNN on a part of it.
 
 overhead: the cost of the engine (key, store, checkpoints every 10 s) over a bare loop with the same steps and
 measurements.

@@ -214,7 +214,7 @@ def _step_one(optimizer: ASA, group: dict[str, Any], k: int, i: int, x: Tensor) 
 
 
 class _WithoutNorm:
-    """A custom scaling that raises when it asks for the norm over the group, whose other gradients do not exist."""
+    """A custom scaling that may not ask for the norm of the group: the group's other gradients do not exist."""
 
     def __init__(self, scaling: Scaling) -> None:
         self.scaling, self.g0, self.buffers = scaling, scaling.g0, scaling.buffers

@@ -1,6 +1,6 @@
 """Random command lines: known words in any order, with values of all kinds.
 
-The work itself is not done: where it would begin, the command line has been accepted.
+A command stops where its work would begin: by then the command line has been accepted.
 """
 
 from __future__ import annotations

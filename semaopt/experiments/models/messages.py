@@ -24,8 +24,8 @@ Step = Callable[[Tensor], Tensor]
 def by_kind(batch: MoleculeBatch, edge: nn.Linear) -> Step:
     """Sum the states of each slot (an atom and a kind of bond), and apply the kernel of each kind to its slots.
 
-    There are six kinds of bonds, but an atom has 1.3 of them on average: one product for all pairs of atom and kind
-    takes twice as long.
+    There are six kinds of bonds, but an atom has only 1.3 kinds on average. One product for all pairs of an atom and a
+    kind would take twice as long.
     """
     units = round(edge.out_features**0.5)
     *kernels, loop = edge(batch.kinds).view(-1, units, units).unbind()
