@@ -39,7 +39,7 @@ class Options(NamedTuple):
     top_k: int = 0
     """0 for all ranks."""
     temperature: float = 1.0
-    """Of the gate of the top ranks."""
+    """Width of the sigmoid that gates the top ranks."""
 
 
 _Struct = ctypes.c_double * 6

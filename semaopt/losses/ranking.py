@@ -568,7 +568,7 @@ class NDCG(RankingLoss):
 
 
 class Queries(NamedTuple):
-    """What the gains of a batch depend on except the scores, one entry for each item."""
+    """The inputs of the gains of a batch other than the scores, one entry for each item."""
 
     query: Tensor
     same: Tensor

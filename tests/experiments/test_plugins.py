@@ -182,6 +182,8 @@ def test_algorithms_of_every_kind(mine, loss, algorithm, options):
 @pytest.mark.parametrize("name", [name for name in algorithms.TORCH if name not in ("LBFGS", "Muon")])
 def test_every_optimizer_of_torch_accepts_the_common_options(name):
     algorithms.validate(name, ["lr"], {"lr": 0.01, "every": 1, "factor": 0.5})
+    with pytest.raises(ValueError, match="unknown"):
+        algorithms.validate(name, ["lr"], {"lr": 0.01, "every": 1, "factor": 0.5, "unknown": 1})
 
 
 def test_a_resumed_run_of_plugins_equals_an_undisturbed_one(mine):

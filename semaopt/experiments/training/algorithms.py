@@ -397,7 +397,7 @@ class Schedule:
 
 
 def _nothing() -> None:
-    pass
+    """Do nothing."""
 
 
 def build(

@@ -40,7 +40,7 @@ class Benchmark(Bilevel):
     calls_per_batch: ClassVar[int] = 1
     """Oracle calls in an epoch for each batch of the lower data."""
     tolerance: ClassVar[float] = 1e-7
-    """Of the value function."""
+    """Accuracy of the exact value function: the largest entry of g_y, and the residual of the linear system."""
 
     @classmethod
     def compares_by_ratio(cls, metric: str) -> bool:
