@@ -26,6 +26,13 @@ def test_availability_has_a_truth_value_and_a_reason():
     assert len(str(available)) > 10
 
 
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+def test_library_is_built_where_a_compiler_is():
+    """Without this test a C file that does not compile would only skip the tests of the C step."""
+    found = semaopt.kernels.available()
+    assert found, found.reason
+
+
 @needs_c
 @pytest.mark.skipif(sys.platform == "win32", reason="one thread on Windows")
 def test_library_uses_the_threads_of_torch():
