@@ -27,7 +27,7 @@ PACKAGE = (
     ("__main__",),
 )
 EXPERIMENTS = (
-    ("extra", "files", "plugins", "settings", "fingerprint"),
+    ("extra", "files", "plugins", "settings", "fingerprint", "commands"),
     ("data",),
     ("models",),
     ("training",),

@@ -111,11 +111,11 @@ class Watcher:
         self.said.append(text)
 
 
-def go(out, *specs, watch=None, workers=0, every=1000.0, only=()):
+def go(out, *specs, watch=None, workers=0, every=1000.0, **chosen):
     specs = specs or (a_spec(),)
     place = Workspace(Path(out), Machine(), every)
     watch = watch or Watcher()
     if workers == 0:
-        return study.conduct(specs, place, InProcess(), watch, command="semaopt run", only=only)
+        return study.conduct(specs, place, InProcess(), watch, command="semaopt run", **chosen)
     with Workers(workers) as engine:
-        return study.conduct(specs, place, engine, watch, command="semaopt run", only=only)
+        return study.conduct(specs, place, engine, watch, command="semaopt run", **chosen)

@@ -117,7 +117,7 @@ def page(results: Results) -> Page:
     drawn = [_check_figure(check) for check in results.checks]
     return Page(
         title=wording.page_title(results.scale),
-        notes=results.notes,
+        notes=(*results.notes, *wording.notes(results.findings)),
         reading=wording.READING,
         experiments=tuple(_experiment(finding, looks) for finding in results.findings),
         checks_line=wording.checks(results.checks) if results.checks else "",
@@ -140,7 +140,6 @@ def method_looks(results: Results) -> dict[str, Look]:
 
 def _experiment(finding: Finding, looks: Mapping[str, Look]) -> Experiment:
     spec, panels = finding.spec, figures.panel_keys(finding)
-    several = len(finding.studies) > 1
     return Experiment(
         name=finding.name,
         title=spec.title,
@@ -157,7 +156,7 @@ def _experiment(finding: Finding, looks: Mapping[str, Look]) -> Experiment:
         times=_times(finding, looks),
         chosen=_chosen(finding, looks),
         protocol=wording.protocol(finding),
-        pairing=f"{wording.PAIRING} {wording.STUDIES if several else wording.ONE_STUDY} {wording.PARTS}",
+        pairing=f"{wording.PAIRING} {wording.STUDIES if finding.replicated else wording.ONE_STUDY} {wording.PARTS}",
         methods=_methods(finding, looks),
         tuning=_tuning(finding),
         growth=_growth(finding, looks),
@@ -205,20 +204,19 @@ def _chosen(finding: Finding, looks: Mapping[str, Look]) -> Table | None:
     axes = wording.sorted_axes({name for study in finding.studies for one in study.finals for name in one.values})
     if not axes:
         return None
-    several = len(finding.studies) > 1
     rows = [
         Row(
             (
                 final.method.label,
-                *([str(number)] if several else []),
-                *(wording.value(final.values.get(name, "")) for name in axes),
+                *([str(study.number + 1)] if finding.replicated else []),
+                *(wording.value(study.finals[k].values.get(name, "")) for name in axes),
             ),
             looks[final.method.name],
         )
-        for k in range(len(finding.finals))
-        for number, final in enumerate((study.finals[k] for study in finding.studies), start=1)
+        for k, final in enumerate(finding.finals)
+        for study in finding.studies
     ]
-    head = ("method", *(["study"] if several else []), *map(wording.axis, axes))
+    head = ("method", *(["study"] if finding.replicated else []), *map(wording.axis, axes))
     return Table(wording.CHOSEN_CAPTION, head, tuple(rows), sortable=True)
 
 
@@ -235,10 +233,10 @@ def _methods(finding: Finding, looks: Mapping[str, Look]) -> Table:
 
 def _tuning(finding: Finding) -> tuple[str, ...]:
     found = [wording.tuning(finding, rungs(finding.spec))]
-    for number, study in enumerate(finding.studies, start=1):
+    for study in finding.studies:
         if study.tuning is None:
             continue
-        prefix = f"{wording.study(number)}: " if len(finding.studies) > 1 else ""
+        prefix = f"{wording.study(study.number)}: " if finding.replicated else ""
         found += [prefix + wording.extension(finding, one) for one in study.tuning.extensions]
         found += [
             prefix + wording.on_edge(finding, study.tuning, axis, end, names)
@@ -250,7 +248,7 @@ def _tuning(finding: Finding) -> tuple[str, ...]:
 def _growth(finding: Finding, looks: Mapping[str, Look]) -> Table | None:
     """Compare the best trials before and after the grid was extended; None if it was not, or with several studies."""
     tuning = finding.tuning
-    if tuning is None or not tuning.extensions or len(finding.studies) > 1:
+    if tuning is None or not tuning.extensions or finding.replicated:
         return None
     axes = list(dict.fromkeys(extension.axis for extension in tuning.extensions))
 
@@ -266,8 +264,8 @@ def _growth(finding: Finding, looks: Mapping[str, Look]) -> Table | None:
 
 
 def _all_trials(finding: Finding, looks: Mapping[str, Look]) -> Iterable[Trials]:
-    for number, study in enumerate(finding.studies, start=1):
-        prefix = f"{wording.study(number)}, " if len(finding.studies) > 1 else ""
+    for study in finding.studies:
+        prefix = f"{wording.study(study.number)}, " if finding.replicated else ""
         for final in study.finals if study.tuning is not None else ():
             table = _trials(finding, study, final)
             title = f"{prefix}{final.method.label}: {wording.plural(len(table.rows), 'trial')}"
@@ -342,12 +340,14 @@ def _environments(results: Results) -> tuple[Table, ...]:
     """Tabulate each environment in which runs were made, or the current one if there are no runs."""
     found: list[tuple[dict[str, str], list[str]]] = []
     for finding in results.findings:
-        own = dict(finding.origin.environment)
-        names = next((names for known, names in found if known == own), None)
-        if names is None:
-            found.append((own, [finding.name]))
-        else:
-            names.append(finding.name)
+        several = len(finding.environments) > 1
+        for own, numbers in finding.environments:
+            name = f"{finding.name} ({wording.numbered(numbers)})" if several else finding.name
+            names = next((names for known, names in found if known == own), None)
+            if names is None:
+                found.append((own, [name]))
+            else:
+                names.append(name)
     found = found or [(results.environment, [])]
     return tuple(
         Table(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from semaopt.checks.result import CheckResult as Check
+from semaopt.experiments.commands import without
 from semaopt.experiments.results import claims
 from semaopt.experiments.results.claims import ClaimRow
 from semaopt.experiments.results.model import Finding, Origin, Session, TimeToTarget
@@ -99,20 +101,74 @@ def page_title(scale: str) -> str:
 
 
 def study(number: int) -> str:
-    """Name a study."""
-    return f"Study {number}"
+    """Name a study; numbers are from 0, names from 1."""
+    return f"Study {number + 1}"
+
+
+# Unfinished and joined studies
+
+
+def progress(finding: Finding) -> str:
+    """Say how many studies are finished."""
+    return f"{studies(finding)} {'is' if len(finding.studies) == 1 else 'are'} finished"
+
+
+def notes(findings: Iterable[Finding]) -> list[str]:
+    """List the findings with missing studies, and those whose studies were not computed alike."""
+    found = []
+    for finding in findings:
+        if finding.missing:
+            text = f"{finding.name}: {progress(finding)}, so the results are preliminary"
+            found.append(f"{text}. Compute the rest with: {resume(finding)}")
+        if len(finding.environments) > 1:
+            parts = [(capital(numbered(numbers)), _differing(finding, own)) for own, numbers in finding.environments]
+            text = f"{finding.name}: its studies were computed with different code, versions or machines."
+            found.append(" ".join([text, *(f"{which}: {entries}." for which, entries in parts)]))
+    return found
+
+
+def resume(finding: Finding) -> str:
+    """Return the command that computes the missing studies."""
+    command = without(finding.origin.rerun, "--out")
+    if not command.startswith("semaopt run "):  # a function or a script, which takes no options
+        return finding.origin.rerun
+    folder = shlex.quote(finding.studies[-1].folder)
+    return " ".join([command, f"--out {folder}", *(f"--study {number + 1}" for number in finding.missing)])
+
+
+def numbered(numbers: Sequence[int]) -> str:
+    """Name studies by their numbers.
+
+    >>> numbered([0]), numbered([0, 2])
+    ('study 1', 'studies 1 and 3')
+    """
+    listed = join([str(number + 1) for number in numbers])
+    return f"{'study' if len(numbers) == 1 else 'studies'} {listed}"
+
+
+def _differing(finding: Finding, environment: Mapping[str, str]) -> str:
+    """List the entries of an environment that are not the same in all studies."""
+    shared = finding.origin.environment
+    names = dict.fromkeys(name for known, _ in finding.environments for name in known if name not in shared)
+    return ", ".join(f"{name} {environment.get(name, 'unknown')}" for name in names)
 
 
 # Claims and comparisons
 
 
 def evidence_line(finding: Finding) -> str:
-    """Return the numbers behind the verdict on a claim in one line, grouped by outcome if comparisons disagree."""
+    """Return the numbers behind the verdict on a claim in one line, grouped by outcome if comparisons disagree.
+
+    If studies are missing, the line ends with the number of those that are finished.
+    """
     found = claims.verdict(finding)
-    rows = found.rows
-    if not rows:
-        return f"{capital(_range(finding))}."
-    return f"{_claimed(finding, rows)}{_controls(finding, found.controls)}"
+    if not found.rows:
+        line = f"{capital(_range(finding))}."
+    elif finding.replicated and len(finding.studies) == 1:
+        line = "No verdict: an interval over studies needs at least two of them."
+    else:
+        line = f"{_claimed(finding, found.rows)}{_controls(finding, found.controls)}"
+    return f"{line} {progress(finding)}." if finding.missing else line
 
 
 def _controls(finding: Finding, rows: Sequence[ClaimRow]) -> str:
@@ -197,11 +253,13 @@ def comparisons_caption(finding: Finding) -> str:
 
 def units(finding: Finding) -> str:
     """Return what intervals are made from: studies, or the seeds of a single study."""
-    return (
-        plural(len(finding.studies), "study").replace("studys", "studies")
-        if len(finding.studies) > 1
-        else plural(len(finding.seeds), "seed")
-    )
+    return studies(finding) if finding.replicated else plural(len(finding.seeds), "seed")
+
+
+def studies(finding: Finding) -> str:
+    """Return the number of studies, and how many are finished if some are not."""
+    number = finding.spec.studies
+    return f"{len(finding.studies)} of {number} studies" if finding.missing else f"{number} studies"
 
 
 def quantiles_caption(finding: Finding) -> str:
@@ -316,7 +374,7 @@ def _brackets(parts: Sequence[str]) -> str:
 def runs_per_method(finding: Finding) -> str:
     """Return the number of final runs per method."""
     seeds = plural(len(finding.spec.seeds.final), "seed")
-    return f"{len(finding.studies)} studies with {seeds} each" if len(finding.studies) > 1 else seeds
+    return f"{studies(finding)} with {seeds} each" if finding.replicated else seeds
 
 
 def ends_caption(finding: Finding) -> str:
@@ -367,7 +425,7 @@ def tuning(finding: Finding, rungs: Sequence[int]) -> str:
         return "No hyper-parameters were tuned."
     counts = {len(trials) for study in finding.studies if study.tuning for trials in study.tuning.trials.values()}
     number = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
-    per = "method and study" if len(finding.studies) > 1 else "method"
+    per = "method and study" if finding.replicated else "method"
     sentences = [
         f"{capital(number)} trials per {per} ({_SAMPLERS.get(options.sampler, options.sampler)}), each with "
         f"{plural(len(finding.spec.seeds.tuning), 'tuning seed')} that no final run uses. The trial with the best "

@@ -26,13 +26,19 @@ def to_json(results: Results) -> dict[str, Any]:
             **asdict(results.session),
             "notes": results.notes,
             "seconds_of_checks": {check.name: check.seconds for check in results.checks},
-            "origins": {finding.name: asdict(finding.origin) for finding in results.findings},
+            "origins": {finding.name: _origins(finding) for finding in results.findings},
         },
     }
 
 
 def _check(check: Check) -> dict[str, Any]:
     return {name: value for name, value in check.plain().items() if name != "seconds"}
+
+
+def _origins(finding: Finding) -> dict[str, Any]:
+    """Convert the origin of all runs, and that of each study by its number."""
+    studies = {study.number + 1: asdict(study.origin) for study in finding.studies}
+    return {**asdict(finding.origin), "studies": studies}
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
@@ -45,6 +51,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
             "controls": [_comparison(row.comparison) for row in verdict.controls],
         },
         "spec": finding.spec.model_dump(),
+        "studies": [study.number + 1 for study in finding.studies],
         "data": dict(finding.facts),
         "methods": {final.method.name: _final(final, finding) for final in finding.finals},
         "comparisons": [_comparison(one) for metric in finding.spec.metrics for one in finding.comparisons(metric)],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from functools import cached_property
 from statistics import median
 from typing import Any
@@ -33,6 +34,8 @@ class Final:
     chosen: Trial | None
     """The selected trial; None if nothing was tuned."""
     runs: tuple[Result, ...]
+    keys: tuple[str, ...] = ()
+    """The keys of the runs in the store."""
 
     def curves(self, metric: str) -> list[list[float]]:
         """Return the values after each epoch, one list per run."""
@@ -53,30 +56,53 @@ class Final:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Origin of the runs of one or more studies, with the command that repeats them."""
+
+    command: str = ""
+    """The command that was typed."""
+    rerun: str = ""
+    """The command that repeats this experiment alone, with all its studies."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Versions, a digest of the code, and the machine."""
+    runs: int = 0
+    """Number of runs, every rung of every trial counted."""
+    seconds: float = 0.0
+    """Compute time of all runs."""
+    wall_seconds: float = 0.0
+    """Time from the start of the first run to the end of the last, pauses included."""
+    finished: str = ""
+    """End of the last run, UTC."""
+
+    @classmethod
+    def joined(cls, origins: Sequence[Origin]) -> Origin:
+        """Return the origin of several studies together: the last command and the environment that they share."""
+        last = max(origins, key=lambda one: one.finished)
+        shared = [one.environment.items() for one in origins]
+        ends = [(datetime.fromisoformat(one.finished), one.wall_seconds) for one in origins if one.finished]
+        start = min((end - timedelta(seconds=wall) for end, wall in ends), default=None)
+        return cls(
+            last.command,
+            last.rerun,
+            {name: value for name, value in last.environment.items() if all((name, value) in one for one in shared)},
+            sum(one.runs for one in origins),
+            sum(one.seconds for one in origins),
+            0.0 if start is None else (max(ends)[0] - start).total_seconds(),
+            last.finished,
+        )
+
+
+@dataclass(frozen=True)
 class StudyResult:
     """One repetition of an experiment: its tuning and the final runs of each method."""
 
     finals: tuple[Final, ...]
     tuning: Tuning | None
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Origin of the runs of a finding, with the command that repeats them."""
-
-    command: str
-    """The command that was typed."""
-    rerun: str
-    """The command that repeats this experiment alone."""
-    environment: Mapping[str, str]
-    runs: int
-    """Number of runs, every rung of every trial counted."""
-    seconds: float
-    """Compute time of all runs."""
-    wall_seconds: float
-    """Time from the start of the first run to the end of the last, pauses included."""
-    finished: str
-    """End of the last run, UTC."""
+    number: int = 0
+    """The number of the study, from 0; reports, tables and commands count from 1."""
+    origin: Origin = field(default_factory=Origin)
+    folder: str = ""
+    """The output folder that holds its runs."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +128,41 @@ class Finding:
     facts: Mapping[str, Any]
     """Facts about the data: sizes, classes."""
     studies: tuple[StudyResult, ...]
-    origin: Origin
+    """The finished studies, in the order of their numbers."""
+
+    def updated(self, study: StudyResult) -> Finding:
+        """Return the finding with this study added, or replaced if it has one of that number."""
+        found = {one.number: one for one in (*self.studies, study)}
+        return replace(self, studies=tuple(found[number] for number in sorted(found)))
+
+    @property
+    def replicated(self) -> bool:
+        """Whether intervals are over studies; those of a spec with one study are over its seeds."""
+        return self.spec.studies > 1
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The numbers of the studies that are not finished."""
+        finished = {study.number for study in self.studies}
+        return tuple(number for number in range(self.spec.studies) if number not in finished)
+
+    @property
+    def origin(self) -> Origin:
+        """The origin of the runs of all studies."""
+        return Origin.joined([study.origin for study in self.studies])
+
+    @property
+    def environments(self) -> list[tuple[dict[str, str], list[int]]]:
+        """Each environment of the studies, with the numbers of its studies."""
+        found: list[tuple[dict[str, str], list[int]]] = []
+        for study in self.studies:
+            own = dict(study.origin.environment)
+            numbers = next((numbers for known, numbers in found if known == own), None)
+            if numbers is None:
+                found.append((own, [study.number]))
+            else:
+                numbers.append(study.number)
+        return found
 
     @property
     def name(self) -> str:
@@ -126,7 +186,8 @@ class Finding:
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seeds of the final runs of all studies."""
-        return tuple(k * STUDY_STRIDE + seed for k in range(len(self.studies)) for seed in self.spec.seeds.final)
+        seeds = self.spec.seeds.final
+        return tuple(study.number * STUDY_STRIDE + seed for study in self.studies for seed in seeds)
 
     @property
     def decay_epochs(self) -> tuple[int, ...]:
@@ -195,7 +256,7 @@ class Finding:
         return max((value for curve in curves for value in curve if math.isfinite(value)), default=math.nan)
 
     def units(self, name: str, metric: str) -> tuple[float, ...]:
-        """Return the values that intervals are made from: one per study, or one per seed if there is one study.
+        """Return the values that intervals are made from: one per study, or one per seed if the spec has one study.
 
         The value of a group is the mean over its methods.
         """
@@ -204,13 +265,13 @@ class Finding:
             columns = zip(*(self.units(one, metric) for one in self.members(name)), strict=True)
             return tuple(average(column) for column in columns)
         scores, seeds = self.scores(name, metric), len(self.spec.seeds.final)
-        if len(self.studies) == 1:
+        if not self.replicated:
             return tuple(scores)
         average = geometric_mean if self.is_ratio(metric) else _mean
         return tuple(average(scores[k : k + seeds]) for k in range(0, len(scores), seeds))
 
     def compare(self, metric: str, method: str, against: str) -> Comparison:
-        """Compare two methods, paired by study (or by seed if there is one study)."""
+        """Compare two methods, paired by study (or by seed if the spec has one study)."""
         better = self.better(metric)
         return Comparison(
             method,

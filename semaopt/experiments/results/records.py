@@ -1,10 +1,11 @@
-"""Records of finished studies and checks: plain values in the store that later versions can show again."""
+"""Records of findings and checks: plain values in the store that later versions can show again."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from semaopt.checks.result import CheckResult as Check
@@ -16,44 +17,46 @@ from semaopt.experiments.spec.schema import Spec
 from semaopt.experiments.training.run import Result
 
 STUDY, CHECK = "study", "check"
-Keys = Sequence[Sequence[Sequence[str]]]
-"""Keys of the final runs, by study, method and seed."""
 
 
 class UnreadableError(ValueError):
     """A record that this version cannot read, or whose runs are missing."""
 
 
-def key(finding: Finding) -> str:
-    """Return the key of a finding's record. Findings with all methods and with some of them have different keys."""
-    found = f"{STUDY}:{finding.name}@{finding.spec.scale}"
-    if len(finding.finals) < len(finding.spec.methods):
-        found += f":{','.join(final.method.name for final in finding.finals)}"
-    return found
+def key(spec: Spec, methods: Iterable[str]) -> str:
+    """Return the key of the record of a spec with these methods; all of them and some of them have different keys."""
+    names = list(methods)
+    found = f"{STUDY}:{spec.name}@{spec.scale}"
+    return found if len(names) == len(spec.methods) else f"{found}:{','.join(names)}"
 
 
-def to_record(finding: Finding, keys: Keys) -> dict[str, Any]:
+def to_record(finding: Finding) -> dict[str, Any]:
     """Convert a finding to plain values; its final runs are stored under their keys."""
     studies = [
         {
-            "finals": [
-                {
-                    "method": final.method.name,
-                    "runs": own,
-                    "chosen": None if final.chosen is None else asdict(final.chosen),
-                }
-                for final, own in zip(study.finals, own_keys, strict=True)
-            ],
+            "number": study.number,
+            "finals": [{**_selected(final), "runs": final.keys} for final in study.finals],
             "tuning": None if study.tuning is None else _tuning(study.tuning),
+            "origin": asdict(study.origin),
         }
-        for study, own_keys in zip(finding.studies, keys, strict=True)
+        for study in finding.studies
     ]
-    return {
-        "spec": finding.spec.model_dump(),
-        "facts": dict(finding.facts),
-        "studies": studies,
-        "origin": asdict(finding.origin),
-    }
+    return {"spec": finding.spec.model_dump(), "facts": dict(finding.facts), "studies": studies}
+
+
+def same_numbers(one: StudyResult, other: StudyResult) -> bool:
+    """Return whether two studies have the same trials, selections and curves; times do not count."""
+
+    def numbers(study: StudyResult) -> str:
+        runs = [[[run.status, run.curves] for run in final.runs] for final in study.finals]
+        tuning = None if study.tuning is None else _tuning(study.tuning)
+        return canonical([[_selected(final) for final in study.finals], runs, tuning])
+
+    return numbers(one) == numbers(other)
+
+
+def _selected(final: Final) -> dict[str, Any]:
+    return {"method": final.method.name, "chosen": None if final.chosen is None else asdict(final.chosen)}
 
 
 def _tuning(tuning: Tuning) -> dict[str, Any]:
@@ -66,19 +69,33 @@ def _tuning(tuning: Tuning) -> dict[str, Any]:
     }
 
 
-def read_finding(content: Mapping[str, Any], result: Callable[[str], Result | None]) -> Finding:
-    """Return the finding of a record; ``result`` looks up a run by its key."""
+def read_finding(content: Mapping[str, Any], result: Callable[[str], Result | None], folder: Path) -> Finding:
+    """Return the finding of a record in an output folder; ``result`` looks up a run by its key."""
     try:
         spec = Spec.model_validate(content["spec"])
-        studies = tuple(_study(spec, one, result) for one in content["studies"])
-        return Finding(spec, content["facts"], studies, Origin(**content["origin"]))
+        studies = tuple(_study(spec, one, result, folder) for one in _numbered(content))
+        return Finding(spec, content["facts"], studies)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnreadableError(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
 
 
-def _study(spec: Spec, one: Mapping[str, Any], result: Callable[[str], Result | None]) -> StudyResult:
+def _numbered(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the studies with their numbers and origins.
+
+    Older records hold all studies of a spec and one origin for all. It goes to the first study, so that the totals of
+    runs and times stay correct.
+    """
+    if "origin" not in content:
+        return list(content["studies"])
+    first = content["origin"]
+    others = {**first, "runs": 0, "seconds": 0.0, "wall_seconds": 0.0}
+    return [{**one, "number": k, "origin": others if k else first} for k, one in enumerate(content["studies"])]
+
+
+def _study(spec: Spec, one: Mapping[str, Any], result: Callable[[str], Result | None], folder: Path) -> StudyResult:
     finals = tuple(_final(spec, final, result) for final in one["finals"])
-    return StudyResult(finals, None if one["tuning"] is None else _read_tuning(one["tuning"]))
+    tuning = None if one["tuning"] is None else _read_tuning(one["tuning"])
+    return StudyResult(finals, tuning, one["number"], Origin(**one["origin"]), str(folder))
 
 
 def _final(spec: Spec, one: Mapping[str, Any], result: Callable[[str], Result | None]) -> Final:
@@ -90,7 +107,8 @@ def _final(spec: Spec, one: Mapping[str, Any], result: Callable[[str], Result | 
         runs.append(found)
     if len(runs) != len(spec.seeds.final):
         raise UnreadableError(f"{len(runs)} runs for {len(spec.seeds.final)} seeds")
-    return Final(spec.method(one["method"]), None if one["chosen"] is None else _trial(one["chosen"]), tuple(runs))
+    chosen = None if one["chosen"] is None else _trial(one["chosen"])
+    return Final(spec.method(one["method"]), chosen, tuple(runs), tuple(one["runs"]))
 
 
 def _read_tuning(content: Mapping[str, Any]) -> Tuning:

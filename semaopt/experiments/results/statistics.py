@@ -95,7 +95,7 @@ class Comparison:
     @property
     def text(self) -> str:
         """The interval as text."""
-        return interval_text(self.interval, self.is_ratio)
+        return "no interval" if len(self.values) < 2 else interval_text(self.interval, self.is_ratio)
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float]:

@@ -76,13 +76,13 @@ def runs(results: Results) -> Table:
 
 
 def _runs(finding: Finding) -> Iterator[dict[str, Any]]:
-    several = len(finding.studies) > 1
     for k, first in enumerate(finding.finals):
-        for number, study in enumerate(finding.studies):
-            final = study.finals[k]
+        for study in finding.studies:
+            final, number = study.finals[k], study.number
             for seed, run in zip(finding.spec.seeds.final, final.runs, strict=True):
                 named = {"experiment": finding.name, "method": first.method.name}
-                repeated = {"study": number, "seed": number * STUDY_STRIDE + seed} if several else {"seed": seed}
+                place = {"study": number + 1} if finding.replicated else {}
+                repeated = {**place, "seed": number * STUDY_STRIDE + seed}
                 last = {metric: run.last(metric) for metric in finding.spec.metrics}
                 yield {**named, **repeated, "status": run.status, **last, "seconds": run.seconds, **final.values}
 
@@ -93,14 +93,14 @@ def _summary(finding: Finding) -> Iterator[dict[str, Any]]:
         for metric in finding.spec.metrics:
             mean, std = mean_and_std(finding.ends(final.method.name, metric))
             spreads[metric] = number_text(mean, 4) + (f" ± {number_text(std)}" if math.isfinite(std) else "")
-        values = final.values if len(finding.studies) == 1 else {}
+        values = {} if finding.replicated else final.values
         yield {"experiment": finding.name, "method": final.method.label, **spreads, **values}
 
 
 def trials(experiment: str, metric: str, tunings: Sequence[Tuning]) -> Table:
     """Return a table with one row per trial of these studies, best first; ``metric`` is the tuning metric."""
     rows = []
-    for number, tuning in enumerate(tunings):
+    for number, tuning in enumerate(tunings, start=1):
         for method, found in tuning.trials.items():
             for trial in sorted(found.values(), key=lambda trial: trial.order):
                 named = {"experiment": experiment, **({"study": number} if len(tunings) > 1 else {}), "method": method}

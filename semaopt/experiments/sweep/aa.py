@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from semaopt.experiments.results.model import Finding, Origin
+from semaopt.experiments.results.model import Finding
 from semaopt.experiments.results.statistics import Comparison, probability_of_improvement
 from semaopt.experiments.results.table import Table
 from semaopt.experiments.spec.errors import SpecError
@@ -55,7 +55,7 @@ def check(spec: Spec, runner: Runner, only: Sequence[str] = (), resamples: int =
     experiment = Experiment(doubled, runner, only)
     experiment.announce()
     studies = tuple(study.conduct() for study in experiment.studies)
-    finding = Finding(doubled, {}, studies, Origin("", "", {}, 0, 0.0, 0.0, ""))
+    finding = Finding(doubled, {}, studies)
     return [compare_halves(finding, final.method.name, resamples) for final in finding.finals]
 
 

@@ -20,8 +20,9 @@ from semaopt.experiments.sweep.store import STORE_FILE, Store
 def results(folders: Sequence[Path], command: str) -> Results:
     """Return everything stored in these folders.
 
-    If an experiment was run at one scale in several folders, the last folder counts. Runs of one spec with different
-    methods are all included, unless another finding has the same methods and more.
+    Studies of one spec in several folders are joined. If an experiment was run at one scale with different specs, the
+    last folder counts. Runs of one spec with different methods are all included, unless another finding has the same
+    methods and studies and more.
     """
     findings: dict[tuple[str, str], list[Finding]] = {}
     checks: dict[str, Check] = {}
@@ -30,7 +31,12 @@ def results(folders: Sequence[Path], command: str) -> Results:
     for folder in folders:
         with open_store(folder) as store:
             for one in _findings(folder, store, notes, unfinished):
-                findings[one.name, one.spec.scale] = _merged(findings.get((one.name, one.spec.scale), []), one)
+                known = findings.get((one.name, one.spec.scale), [])
+                if known and known[0].spec != one.spec:
+                    where = ", ".join(dict.fromkeys(study.folder for other in known for study in other.studies))
+                    notes.append(f"{one.name}: skipped the results in {where}; the spec in {folder} is different")
+                    known = []
+                findings[one.name, one.spec.scale] = _merged(known, one)
             for content in store.records(records.CHECK).values():
                 try:
                     check = records.read_check(content)
@@ -65,9 +71,31 @@ def open_store(folder: Path) -> Store:
 
 
 def _merged(known: Sequence[Finding], new: Finding) -> list[Finding]:
-    """Add a finding, dropping findings of other specs and those whose methods are a subset of another's."""
-    same = [one for one in known if one.spec == new.spec and not _methods(one) <= _methods(new)]
-    return same if any(_methods(new) < _methods(one) for one in same) else [*same, new]
+    """Join a finding with the one that has the same methods, and drop findings that are part of another."""
+    for one in known:
+        if _methods(one) == _methods(new):
+            new = _joined(one, new)
+    others = [one for one in known if not _is_part(one, new)]
+    return others if any(_is_part(new, one) for one in others) else [*others, new]
+
+
+def _joined(one: Finding, other: Finding) -> Finding:
+    """Return the studies of both findings; raise an error if a study is in both with different numbers."""
+    known = {study.number: study for study in one.studies}
+    for study in other.studies:
+        same = known.setdefault(study.number, study)
+        if not records.same_numbers(same, study):
+            raise OutputError(
+                f"{one.name}: study {study.number + 1} has different results in {same.folder} and {study.folder}. A "
+                "study must be the same wherever it is stored. Leave out the folder that is out of date."
+            )
+        one = one.updated(same)
+    return one
+
+
+def _is_part(one: Finding, other: Finding) -> bool:
+    """Return whether the other finding has all methods and all studies of this one."""
+    return _methods(one) <= _methods(other) and set(other.missing) <= set(one.missing)
 
 
 def _methods(finding: Finding) -> set[str]:
@@ -88,7 +116,7 @@ def _findings(folder: Path, store: Store, notes: list[str], unfinished: dict[str
     finished = set()
     for content in store.records(records.STUDY).values():
         try:
-            one = records.read_finding(content, store.get)
+            one = records.read_finding(content, store.get, folder)
         except records.UnreadableError as error:
             notes.append(f"{folder}: skipped an unreadable record of a study ({error})")
             continue

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
 
+from semaopt.experiments.commands import without
 from semaopt.experiments.data import DataError
 from semaopt.experiments.data.files import root_folder
 from semaopt.experiments.data.load import find
-from semaopt.experiments.fingerprint import environment
+from semaopt.experiments.fingerprint import environment, fingerprint
 from semaopt.experiments.results import records
 from semaopt.experiments.results.model import Final, Finding, Origin, Results, Session, StudyResult
 from semaopt.experiments.results.trials import Point, Trial, Tuning
@@ -47,8 +50,8 @@ class Study:
         """All units, by key: a later rung replaces the earlier ones."""
         self.run_keys: dict[str, None] = {}
         """Keys of all runs, every rung included."""
-        self.final_keys: list[list[str]] = []
-        """Keys of the final runs of each method, in the order of the seeds."""
+        self.plugins: dict[str, str] = {}
+        """Hashes of the plug-ins of all runs."""
 
     def _make_units(
         self, asked: Sequence[tuple[Method, Point]], seeds: Sequence[int], purpose: Purpose, until: int, vectorize: int
@@ -70,7 +73,9 @@ class Study:
         ]
         found = self.runner.units(runs, vectorize)
         self.units.update((unit.key, unit) for unit in found)
-        self.run_keys.update((run.key, None) for unit in found for run in unit.runs)
+        for run in (run for unit in found for run in unit.runs):
+            self.run_keys[run.key] = None
+            self.plugins.update(run.plugins)
         return found
 
     def tuning_units(
@@ -131,10 +136,12 @@ class Study:
         units = self.final_units(list(zip(self.methods, points, strict=True)))
         results = self.runner.results(units)
         keys = [run.key for unit in units for run in unit.runs]
-        self.final_keys = [keys[i : i + seeds] for i in range(0, len(keys), seeds)]
-        each = [tuple(results[i : i + seeds]) for i in range(0, len(results), seeds)]
+        finals = tuple(
+            Final(method, trial, tuple(results[i : i + seeds]), tuple(keys[i : i + seeds]))
+            for method, trial, i in zip(self.methods, chosen, range(0, len(keys), seeds), strict=True)
+        )
         self.runner.clean(list(self.units.values()))
-        return StudyResult(tuple(Final(*row) for row in zip(self.methods, chosen, each, strict=True)), found)
+        return StudyResult(finals, found, self.number, folder=str(self.runner.workspace.out))
 
     def _say(self, text: str) -> None:
         which = f", study {self.number + 1} of {self.spec.studies}" if self.spec.studies > 1 else ""
@@ -158,12 +165,19 @@ def _methods(asked: tuning.Asked) -> int:
 
 
 class Experiment:
-    """All studies of one spec."""
+    """The studies of one spec.
 
-    def __init__(self, spec: Spec, runner: Runner, only: Sequence[str] = ()) -> None:
-        methods = [method for method in spec.methods if not only or method.name in only]
+    Args:
+        spec: the experiment.
+        runner: executes the runs.
+        only: names of the methods to run; by default all.
+        numbers: numbers of the studies to conduct, from 0; by default all.
+    """
+
+    def __init__(self, spec: Spec, runner: Runner, only: Sequence[str] = (), numbers: Sequence[int] = ()) -> None:
+        self.methods = [method for method in spec.methods if not only or method.name in only]
         self.spec, self.runner = spec, runner
-        self.studies = [Study(spec, runner, methods, number) for number in range(spec.studies)]
+        self.studies = [Study(spec, runner, self.methods, k) for k in numbers or range(spec.studies)]
 
     def announce(self) -> None:
         """See :meth:`Study.announce`."""
@@ -175,19 +189,39 @@ class Experiment:
         return [study.tune() for study in self.studies]
 
     def conduct(self, command: str) -> Finding:
-        """Conduct all studies and store a record of the finding."""
-        found = tuple(study.conduct() for study in self.studies)
-        keys = [key for study in self.studies for key in study.run_keys]
-        options = "".join(f" {option}" for option in self.runner.workspace.machine.options())
-        rerun = (
-            f"semaopt run {self.spec.name} --scale {self.spec.scale}{options}" if _is_shipped(self.spec) else command
-        )
-        origin = Origin(command, rerun, environment(), *self.runner.times(keys))
-        finding = Finding(self.spec, loop.task(self.spec.data).describe(), found, origin)
-        if self.runner.store is not None:
-            record = records.to_record(finding, [study.final_keys for study in self.studies])
-            self.runner.store.put_record(records.STUDY, finding.name, records.key(finding), record)
+        """Conduct the studies, and store the finding after each of them.
+
+        Studies of the same spec that the store contains already are part of the finding.
+        """
+        store, key = self.runner.store, records.key(self.spec, [method.name for method in self.methods])
+        finding = self._stored(key)
+        for study in self.studies:
+            finding = finding.updated(replace(study.conduct(), origin=self._origin(study, command)))
+            if store is not None:
+                store.put_record(records.STUDY, finding.name, key, records.to_record(finding))
         return finding
+
+    def _stored(self, key: str) -> Finding:
+        """Return the finding in the store; without studies if there is none, or only one of another spec."""
+        store = self.runner.store
+        content = None if store is None else store.records(records.STUDY).get(key)
+        if store is not None and content is not None:
+            with suppress(records.UnreadableError):
+                found = records.read_finding(content, store.get, self.runner.workspace.out)
+                if found.spec == self.spec:
+                    return replace(found, spec=self.spec)  # a store does not keep the order of options
+        return Finding(self.spec, loop.task(self.spec.data).describe(), ())
+
+    def _origin(self, study: Study, command: str) -> Origin:
+        machine = self.runner.workspace.machine
+        rerun = without(command, "--study")
+        if _is_shipped(self.spec):
+            some = self.methods if len(self.methods) < len(self.spec.methods) else []
+            options = [f"--scale {self.spec.scale}", *(f"--only {method.name}" for method in some), *machine.options()]
+            rerun = " ".join([f"semaopt run {self.spec.name}", *options])
+        code = {"code": fingerprint()["code"][:12], **{name: known[:12] for name, known in study.plugins.items()}}
+        found = {**environment(), **code, **{name: str(value) for name, value in asdict(machine).items()}}
+        return Origin(command, rerun, found, *self.runner.times(list(study.run_keys)))
 
 
 def _is_shipped(spec: Spec) -> bool:
@@ -229,13 +263,17 @@ def conduct(
     *,
     command: str,
     only: Sequence[str] = (),
+    numbers: Sequence[int] = (),
     parts: Parts | None = None,
 ) -> Results:
-    """Conduct experiments, and the theorem checks of ``parts``, with one runner."""
+    """Conduct experiments, and the theorem checks of ``parts``, with one runner.
+
+    ``only`` and ``numbers`` choose methods and studies, as for :class:`Experiment`.
+    """
     started = time.perf_counter()
     with workspace.open_store() as store:
         runner = Runner(store, engine, watch, workspace)
-        experiments = [Experiment(spec, runner, only) for spec in specs]
+        experiments = [Experiment(spec, runner, only, numbers) for spec in specs]
         parts = Parts(tuple(specs)) if parts is None else parts
         checks = TheoremChecks(parts.checks, parts.quick, runner)
         checks.announce()
@@ -245,7 +283,7 @@ def conduct(
             watch.say(f"{_count(runner.reused, 'finished run')} found in the store and reused")
         checked = checks.conduct()
         findings = tuple(experiment.conduct(command) for experiment in experiments)
-        damaged = tuple(store.damaged) if store is not None else ()
+        damaged = tuple(dict.fromkeys(store.damaged)) if store is not None else ()
     wall = time.perf_counter() - started
     session = Session(command, wall, runner.seconds, runner.computed, runner.reused, damaged)
     scales = dict.fromkeys(spec.scale for spec in specs)

@@ -139,7 +139,8 @@ def test_markdown_describes_the_environment(results):
     known = {"torch": "2.13", "python": "3.12", "platform": "Linux-6.1-x86_64-with-glibc2.36", "cores": "2"}
     other = {"torch": "2.13", "machine": "x86_64", "step": "compiled"}
     for environment, text in ((known, "torch 2.13, python 3.12, Linux, 2 cores."), (other, "torch 2.13.")):
-        changed = replace(finding, origin=replace(finding.origin, environment=environment))
+        (study,) = finding.studies
+        changed = replace(finding, studies=(replace(study, origin=replace(study.origin, environment=environment)),))
         assert f" {text}\n\n" in markdown.render(replace(results, findings=(changed,)))
 
 
@@ -197,7 +198,7 @@ def test_diverged_runs_are_named(results):
 def test_several_studies_are_shown_one_by_one(results):
     (finding,) = results.findings
     (study,) = finding.studies
-    two = replace(finding, studies=(study, study))
+    two = replace(with_spec(finding, studies=2), studies=(study, replace(study, number=1)))
     page, text = (render(replace(results, findings=(two,))) for render in (html.render, markdown.render))
     assert "Study 2, folklore Adam: 9 trials" in page
     assert "| method | study | lr |" in text

@@ -5,30 +5,29 @@ import math
 import pytest
 
 from semaopt.experiments.results import claims
-from semaopt.experiments.results.model import Final, Finding, Origin, StudyResult
+from semaopt.experiments.results.model import Final, Finding, StudyResult
 from semaopt.experiments.training.run import Result
 from tests.experiments.tiny import a_spec
 
-ORIGIN = Origin("", "", {}, 0, 0.0, 0.0, "")
 SEEDS = (0.99, 1.0, 1.01)
 NOISY = [0.5, 1.1, 2.0]
 
 
-def study(spec, losses):
+def study(spec, losses, number=0):
     """Three seeds around the loss of each method; their noise is shared, so all pairs have the same ratio."""
     finals = []
     for method in spec.methods:
         values = losses.get(method.name, 1.0)
         each = values if isinstance(values, list) else [values * seed for seed in SEEDS]
         finals.append(Final(method, None, tuple(Result({"train_loss": [2.0, *[value] * 3]}, 0.0) for value in each)))
-    return StudyResult(tuple(finals), None)
+    return StudyResult(tuple(finals), None, number)
 
 
 def finding(*studies, order=("adam", "beta", "both"), beats=None, controls=None, **losses):
     claim = {"text": "It falls.", "metric": "train_loss", "order": list(order), "beats": beats or {}}
     claim["controls"] = controls or {}
     spec = a_spec(claim=claim, epochs=4, studies=max(len(studies), 1))
-    return Finding(spec, {}, tuple(study(spec, one) for one in studies or (losses,)), ORIGIN)
+    return Finding(spec, {}, tuple(study(spec, one, k) for k, one in enumerate(studies or (losses,))))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,7 @@ def test_comparisons_use_the_mean_of_the_last_epochs():
     spec = a_spec(epochs=4, final_epochs=3)
     curves = {"adam": [9.0, 1.0, 1.0, 1.0], "beta": [9.0, 2.0, 2.0, 0.5], "both": [9.0, 1.0, 1.0, 1.0]}
     finals = tuple(Final(m, None, (Result({"train_loss": curves[m.name]}, 0.0),) * 2) for m in spec.methods)
-    found = Finding(spec, {}, (StudyResult(finals, None),), ORIGIN)
+    found = Finding(spec, {}, (StudyResult(finals, None),))
     assert found.ends("beta", "train_loss") == [1.5, 1.5]
     assert found.compare("train_loss", "beta", "adam").interval.value == pytest.approx(1.5)  # the last epoch says 0.5
 
@@ -104,7 +103,7 @@ def test_divergence_of_a_share_counts_as_chance_level(metric, worst):
     finals = tuple(
         Final(m, None, (Result({metric: [0.9] * 3}, 0.0), Result({metric: [math.nan] * 3}, 0.0))) for m in spec.methods
     )
-    found = Finding(spec, {}, (StudyResult(finals, None),), ORIGIN)
+    found = Finding(spec, {}, (StudyResult(finals, None),))
     assert found.scores("adam", metric) == pytest.approx([0.9, worst])
 
 
@@ -133,7 +132,7 @@ def test_a_diverged_run_is_never_better_than_a_finished_one():
     spec = a_spec()
     ends = {"adam": 0.4, "beta": math.nan, "both": 0.9}
     finals = tuple(Final(m, None, (Result({"test_auc": [ends[m.name]] * 3}, 0.0),)) for m in spec.methods)
-    found = Finding(spec, {}, (StudyResult(finals, None),), ORIGIN)
+    found = Finding(spec, {}, (StudyResult(finals, None),))
     assert found.scores("beta", "test_auc") == pytest.approx([0.4])
 
 
@@ -142,7 +141,7 @@ def test_a_group_is_the_mean_of_its_methods_in_each_study():
     spec_claim = {"text": "-", "metric": "train_loss", "order": [], "beats": {"decays": ["adam"]}, "groups": groups}
     spec = a_spec(claim=spec_claim, epochs=4, studies=3)
     losses = ({"beta": 0.2, "both": 0.8}, {"beta": 0.3, "both": 0.9}, {"beta": 0.2, "both": 0.9})
-    found = Finding(spec, {}, tuple(study(spec, one) for one in losses), ORIGIN)
+    found = Finding(spec, {}, tuple(study(spec, one, k) for k, one in enumerate(losses)))
     assert found.units("decays", "train_loss") == pytest.approx((0.4, math.sqrt(0.27), math.sqrt(0.18)), rel=1e-3)
     (row,) = claims.verdict(found).rows
     assert (row.outcome, found.label("decays"), row.comparison.probability) == ("confirmed", "both decays", 1.0)
@@ -152,7 +151,7 @@ def test_time_to_target_counts_runs_that_never_reach_it():
     curves = {"adam": [4.0, 3.0, 2.0, 2.0], "beta": [3.0, 2.0, 1.0, 1.0], "both": [4.0, 4.0, 4.0, 4.0]}
     spec = a_spec(epochs=4, final_epochs=2, claim={"target": "adam"})
     finals = tuple(Final(m, None, (Result({"train_loss": curves[m.name]}, 8.0),) * 2) for m in spec.methods)
-    adam, beta, both = Finding(spec, {}, (StudyResult(finals, None),), ORIGIN).times_to_target()
+    adam, beta, both = Finding(spec, {}, (StudyResult(finals, None),)).times_to_target()
     assert (adam.target, adam.epochs, adam.seconds, adam.reached) == (2.0, 3, 6.0, 2)
     assert (beta.epochs, beta.seconds, beta.runs) == (2, 4.0, 2)
     assert (both.reached, both.epochs) == (0, math.inf)

@@ -7,7 +7,7 @@ import pytest
 
 from semaopt.__main__ import main
 from semaopt.experiments import api
-from semaopt.experiments.results.model import Final, Finding, Origin, StudyResult
+from semaopt.experiments.results.model import Final, Finding, StudyResult
 from semaopt.experiments.results.statistics import Comparison
 from semaopt.experiments.spec.errors import SpecError
 from semaopt.experiments.sweep import aa
@@ -15,19 +15,17 @@ from semaopt.experiments.training.run import Result
 from tests.experiments.cli.test_commands import write_spec
 from tests.experiments.tiny import a_spec
 
-ORIGIN = Origin("", "", {}, 0, 0.0, 0.0, "")
-
 
 def finding(studies, spread, seed=7):
     """Return studies whose losses differ by chance in the tuning (``spread``) and hardly by the seed."""
     rng = random.Random(seed)
     spec = a_spec(studies=studies, epochs=1)
     found = []
-    for _ in range(studies):
+    for number in range(studies):
         luck = rng.gauss(0, spread)
         runs = tuple(Result({"train_loss": [math.exp(luck + rng.gauss(0, 0.01))]}, 0.0) for _ in range(3))
-        found.append(StudyResult(tuple(Final(method, None, runs) for method in spec.methods), None))
-    return Finding(spec, {}, tuple(found), ORIGIN)
+        found.append(StudyResult(tuple(Final(method, None, runs) for method in spec.methods), None, number))
+    return Finding(spec, {}, tuple(found))
 
 
 def test_halves_of_one_method_are_rarely_different():
@@ -40,9 +38,9 @@ def test_halves_of_one_method_are_rarely_different():
 def test_intervals_over_seeds_would_decide_nearly_always():
     """With one study per side, chance in the tuning looks like a difference. This is why the study is the unit."""
     found = finding(10, 0.5)
-    decided = 0
+    spec, decided = found.spec.model_copy(update={"studies": 1}), 0
     for first, second in zip(found.studies[::2], found.studies[1::2], strict=True):
-        a, b = (Finding(found.spec, {}, (one,), ORIGIN).units("adam", "train_loss") for one in (first, second))
+        a, b = (Finding(spec, {}, (one,)).units("adam", "train_loss") for one in (first, second))
         one = Comparison("adam", "adam", "train_loss", "lower", True, a, b, 0.5)
         decided += one.outcome in ("confirmed", "contradicted")
     assert decided >= 4
