@@ -37,6 +37,7 @@ def run(  # the options of the command
     out: str | Path | None = None,
     *,
     only: Sequence[str] = (),
+    studies: Sequence[int] = (),
     aa: bool = False,
     engine: str = "local",
     address: str | None = None,
@@ -57,6 +58,8 @@ def run(  # the options of the command
         scale: one of the scales of the file; by default the file as it is.
         out: the folder of the store and the report; by default ``results/NAME``.
         only: names of the methods to run; by default all.
+        studies: numbers of the studies to compute, from 1; by default all. The report shows these and all other
+            finished studies that ``out`` contains. :func:`report` joins the studies of several folders.
         aa: run an A/A check instead: tune each method against itself, and count how often the protocol finds a
             difference that does not exist. It trains twice as many studies as the spec has, and writes no report.
         engine: "local" (processes on this machine) or "ray".
@@ -77,6 +80,7 @@ def run(  # the options of the command
     parts, name = _parts(spec, scale, only)
     if aa and len(parts.specs) > 1:
         raise SpecError(f"aa=True checks one spec, but {name} is a group of {len(parts.specs)}. Name one of them.")
+    numbers = _numbers(parts.specs, studies, aa)
     validate_engine(engine, address, workers)
     with distributed.joined(device) as group:
         validate_machine(device, dtype)
@@ -93,7 +97,9 @@ def run(  # the options of the command
                 (found,) = parts.specs
                 with workspace.open_store() as store:
                     return aa_check.table(found, aa_check.check(found, Runner(store, executor, watch, workspace), only))
-            results = study.conduct(parts.specs, workspace, executor, watch, command=command, only=only, parts=parts)
+            results = study.conduct(
+                parts.specs, workspace, executor, watch, command=command, only=only, numbers=numbers, parts=parts
+            )
         if group.first:
             reports.write(results, workspace.out)
             if tensorboard is not None:
@@ -175,8 +181,11 @@ def report(
 ) -> Results:
     """Write the report of stored results again, without training anything.
 
+    Findings whose studies are not all finished are reported too, and say how many are.
+
     Args:
-        folders: output folders of :func:`run` or :func:`reproduce`; several are merged into one report.
+        folders: output folders of :func:`run` or :func:`reproduce`; several are merged into one report. Studies of one
+            spec are joined; a study that has different results in two folders is an error.
         out: the folder to write to; by default the folder itself, if there is one.
         command: the command that the report shows.
     """
@@ -242,6 +251,25 @@ def _parts(spec: str | Path | Spec, scale: str | None, only: Sequence[str]) -> t
     for one in specs:
         validate_spec(one, None, [name for name in only if name in known[one.name] or name not in everywhere])
     return replace(parts, specs=specs), spec
+
+
+def _numbers(specs: Sequence[Spec], studies: Sequence[int], aa: bool) -> list[int]:
+    """Return the numbers of the chosen studies, from 0, after validating them for each spec."""
+    if isinstance(studies, (int, str)):
+        raise SpecError(f"studies={studies!r} is invalid: it must be a list of numbers. Write studies=[{studies}].")
+    if studies and aa:
+        text = f"studies={list(studies)} is invalid with aa=True: an A/A check needs all studies"
+        raise SpecError(f"{text}. Leave one of the two out.")
+    for spec in specs:
+        for number in studies:
+            where = f"{spec.name}: study {number!r} is invalid"
+            if spec.studies == 1:
+                raise SpecError(f"{where}: the spec has one study. Choose none, or set studies = 5 in the spec.")
+            if type(number) is not int or not 1 <= number <= spec.studies:
+                raise SpecError(f"{where}: it must be an integer from 1 to {spec.studies}. The first study is 1.")
+            if list(studies).count(number) > 1:
+                raise SpecError(f"{where}: it is given twice. Give each study once.")
+    return [number - 1 for number in studies]
 
 
 def _tuning(spec: Spec) -> Tuning:

@@ -116,6 +116,10 @@ def run(  # noqa: PLR0917  # typer turns arguments into options
     device: _DEVICE = "cpu",
     dtype: _DTYPE = "float32",
     checkpoint_seconds: _SECONDS = 10.0,
+    study: Annotated[
+        list[int] | None,
+        typer.Option(metavar="N", help="Compute only this study, counted from 1. Can be repeated."),
+    ] = None,
     aa: Annotated[
         bool, typer.Option("--aa", help="A/A check: tune each method against itself, and count wrong verdicts.")
     ] = False,
@@ -143,6 +147,7 @@ def run(  # noqa: PLR0917  # typer turns arguments into options
         checkpoint_seconds=checkpoint_seconds,
         tensorboard=tensorboard,
         command=command_line(),
+        studies=study or (),
         aa=aa,
     )
     if aa and distributed.leading():
@@ -210,9 +215,11 @@ def report(
 ) -> None:
     """Write report.html, results.md and the figures again from stored results, without training anything.
 
-    Several folders are merged into one report.
+    Several folders are merged into one report; studies of one spec are joined. If a run was interrupted, the report
+    shows its finished studies.
     """
     from semaopt.experiments import api
+    from semaopt.experiments.report import wording
 
     if out is None and len(folders) > 1:
         text = f"{len(folders)} folders are merged into one report, which needs a folder of its own. Add --out DIR."
@@ -221,7 +228,7 @@ def report(
     bar = open_bar()
     with running(bar, "DIR"):
         results = api.report(folders, target, command=command_line())
-        for note in results.notes:
+        for note in (*results.notes, *wording.notes(results.findings)):
             bar.say(note)
     typer.echo(target / "report.html")
 

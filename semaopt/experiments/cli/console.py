@@ -104,4 +104,6 @@ def conclude(bar: Bar, results: Results, out: Path) -> None:
         bar.say(wording.checks(results.checks))
     for finding in results.findings:
         bar.say(wording.headline(finding))
+    for note in wording.notes(results.findings):
+        bar.say(note)
     typer.echo(out / "report.html")

@@ -58,7 +58,7 @@ def call(monkeypatch, capsys, tmp_path):
 
 def test_tune_takes_what_run_takes_with_the_same_defaults():
     run, tune = (dict(inspect.signature(one).parameters) for one in (api.run, api.tune))
-    assert tune == {name: kind for name, kind in run.items() if name not in ("tensorboard", "command", "aa")}
+    assert tune == {name: kind for name, kind in run.items() if name not in ("tensorboard", "command", "aa", "studies")}
 
 
 def test_help_states_the_defaults(call):
@@ -333,6 +333,31 @@ def test_a_file_named_like_a_shipped_spec_is_rerun_by_its_path(call, tmp_path):
     assert study._is_shipped(spec.load("figure1-digits", "quick"))
     assert not study._is_shipped(spec.load(path))
     assert not study._is_shipped(spec.load(path).model_copy(update={"scale": "mine"}))
+
+
+def test_studies_one_by_one(call, tmp_path):
+    changes = {"studies": 3, "epochs": 1, "seeds": {"tuning": [100], "final": [0]}, "tuning": {"rounds": 0}}
+    path = write_spec(tmp_path / "mine.toml", **changes)
+    status, out, err = call("run", "mine.toml", "--only", "adam", "--out", "a b", "--study", "2")
+    assert (status, out) == (0, "a b/report.html\n")
+    resume = "semaopt run mine.toml --only adam --out 'a b' --study 1 --study 3"
+    note = f"mine: 1 of 3 studies is finished, so the results are preliminary. Compute the rest with: {resume}"
+    assert note in err.splitlines()
+    assert "```sh\nsemaopt run mine.toml --only adam --out 'a b'\n```" in Path("a b/results.md").read_text()
+    status, out, err = call("report", "a b")
+    assert (status, out, err) == (0, "a b/report.html\n", f"{note}\n")
+    assert call("run", path, "--only", "adam", "--out", "c", "--study", "3", "--study", "1")[0] == 0
+    status, out, err = call("report", "a b", "c", "--out", "joined")
+    assert (status, out, err) == (0, "joined/report.html\n", "")
+    assert "3 studies with 1 seed each" in Path("joined/results.md").read_text()
+    for args, text in (
+        (("--study", "4"), "Error: mine: study 4 is invalid: it must be an integer from 1 to 3."),
+        (("--study", "1", "--aa"), "Error: studies=[1] is invalid with aa=True: an A/A check needs all studies."),
+        (("--study", "one"), "Invalid value for '--study': Input should be a valid integer"),
+    ):
+        status, out, err = call("run", "mine.toml", *args)
+        assert (status, out) == (2, "")
+        assert text in err
 
 
 def test_missing_spec_file(call):
