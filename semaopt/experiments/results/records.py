@@ -73,23 +73,10 @@ def read_finding(content: Mapping[str, Any], result: Callable[[str], Result | No
     """Return the finding of a record in an output folder; ``result`` looks up a run by its key."""
     try:
         spec = Spec.model_validate(content["spec"])
-        studies = tuple(_study(spec, one, result, folder) for one in _numbered(content))
+        studies = tuple(_study(spec, one, result, folder) for one in content["studies"])
         return Finding(spec, content["facts"], studies)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnreadableError(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
-
-
-def _numbered(content: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the studies with their numbers and origins.
-
-    Older records hold all studies of a spec and one origin for all. It goes to the first study, so that the totals of
-    runs and times stay correct.
-    """
-    if "origin" not in content:
-        return list(content["studies"])
-    first = content["origin"]
-    others = {**first, "runs": 0, "seconds": 0.0, "wall_seconds": 0.0}
-    return [{**one, "number": k, "origin": others if k else first} for k, one in enumerate(content["studies"])]
 
 
 def _study(spec: Spec, one: Mapping[str, Any], result: Callable[[str], Result | None], folder: Path) -> StudyResult:
