@@ -65,7 +65,7 @@ def on_host(number: Tensor) -> bool:
 def increment_(step: Tensor) -> None:
     """Add 1 to a step counter."""
     # Through a view, since torch.compile loses what is written to a 0-dimensional float64 tensor.
-    (step.view(1) if torch.compiler.is_compiling() else step).add_(1)
+    (step.view(1) if torch.compiler.is_compiling() else step).add_(1.0)
 
 
 def loop_group(rule: StepRule, xs: list[Tensor], gs: list[Tensor], states: list[dict[str, Any]]) -> None:
