@@ -37,14 +37,14 @@ def scaled(a: float, x: Vector) -> Vector:
 def dot(x: Vector, y: Vector) -> float:
     """Return the inner product over all tensors."""
     parts = [torch.dot(a.flatten(), b.flatten()) for a, b in zip(x, y, strict=True)]
-    if parts[0].device.type == "cpu":
+    if parts[0].is_cpu:
         return sum(part.item() for part in parts)
     return torch.stack(parts).sum().item()  # one device synchronization instead of one per tensor
 
 
 def dots(x: Vector, y: Vector) -> tuple[float, float]:
     """Return ``x . y`` and ``y . y``."""
-    if y[0].device.type != "cpu":
+    if not y[0].is_cpu:
         return dot(x, y), dot(y, y)
     along = length = 0.0
     for a, b in zip(x, y, strict=True):  # one loop, since on a small model the calls cost more than the arithmetic
@@ -54,11 +54,11 @@ def dots(x: Vector, y: Vector) -> tuple[float, float]:
     return along, length
 
 
-def norm(x: Sequence[Tensor]) -> float:
+def norm(x: Vector) -> float:
     """Return the Euclidean norm over all tensors."""
-    parts = torch._foreach_norm([part.detach() for part in x])
-    if parts[0].device.type == "cpu":
-        return math.hypot(*(part.item() for part in parts))
+    parts = torch._foreach_norm(x)
+    if parts[0].is_cpu:
+        return math.hypot(*map(Tensor.item, parts))
     return math.hypot(*torch.stack(parts).tolist())  # one device synchronization instead of one per tensor
 
 
