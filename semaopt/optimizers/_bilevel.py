@@ -235,7 +235,7 @@ class BilevelOptimizer(SemaOptimizer):
             for x in group["params"]:
                 x.grad = None  # a frozen parameter has no estimate; the estimate of the last step must not move it
         for x, g in zip(oracles.upper, estimate, strict=True):
-            x.grad = None if g is None else g.to(x.dtype)
+            x.grad = g if g is None or g.dtype == x.dtype else g.to(x.dtype)
         for group in groups:
             xs: list[Tensor] = []
             gs: list[Tensor] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
@@ -13,7 +12,7 @@ from semaopt.hypergradient.closures import Closure
 from semaopt.hypergradient.inverses import Inverse
 from semaopt.optimizers._base import FIXED
 from semaopt.optimizers._bilevel import BilevelOptimizer
-from semaopt.optimizers._hooks import lean_hooks
+from semaopt.optimizers._hooks import grad_if_differentiable, lean_hooks
 from semaopt.projections import Projection
 from semaopt.scalings import Scaling
 
@@ -104,7 +103,7 @@ class SMB(BilevelOptimizer):
         super().__init__(upper, lower, defaults, process_group=process_group, on_nonfinite=on_nonfinite)
 
     @lean_hooks
-    @torch.no_grad()
+    @grad_if_differentiable
     def step(self, outer: Closure, inner: Closure) -> Tensor:  # type: ignore[override]
         """Take one step and return the loss that ``outer`` computed.
 
