@@ -86,14 +86,19 @@ def distinct(x: Array, labels: Tensor, weight: Array) -> tuple[Array, Array]:
 
 
 def perceptron(features: int, hidden: Iterable[int], outputs: int, generator: torch.Generator | None) -> nn.Module:
-    """Return a ReLU network with torch's initialization, drawn from ``generator``; None leaves it uninitialized."""
+    """Return a ReLU network with torch's initialization, drawn from ``generator``; None leaves it uninitialized.
+
+    A linear model starts at 0: in a short training, random initial weights would decide the ranking.
+    """
     sizes = [features, *hidden, outputs]
+    linear = len(sizes) == 2
     layers: list[nn.Module] = []
     for n, m in itertools.pairwise(sizes):
         layer: nn.Module = nn.utils.skip_init(nn.Linear, n, m)  # type: ignore[no-untyped-call]
         if generator is not None:
             for x in layer.parameters():
-                nn.init.uniform_(x, -1 / math.sqrt(n), 1 / math.sqrt(n), generator=generator)
+                bound = 0.0 if linear else 1 / math.sqrt(n)
+                nn.init.uniform_(x, -bound, bound, generator=generator)
         layers += [layer, nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 

@@ -76,7 +76,8 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         metric: ``"auroc"``, ``"ap"`` (average precision) or ``"pauc"`` (AUROC up to ``max_fpr``, standardized as in
             ``roc_auc_score(max_fpr=...)``). The training maximizes it, and early stopping uses it.
-        hidden: sizes of the hidden ReLU layers; ``()`` is a linear model.
+        hidden: sizes of the hidden ReLU layers; ``()`` is a linear model, which starts at 0. With few examples it needs
+            a larger ``lr`` than a network, such as 1e-2.
         module: your network instead: a module, which is copied, or a function of the number of features that returns
             one. It maps (n, features) to one score per example, or per label, without a sigmoid.
         standardize: subtract the mean and divide by the standard deviation of each feature. Sparse features are only

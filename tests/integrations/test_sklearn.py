@@ -67,6 +67,18 @@ def test_a_linear_model_is_as_good_as_logistic_regression():
     assert ours > theirs - 0.02
 
 
+def test_a_short_training_of_a_linear_model_does_not_depend_on_its_initial_weights():
+    values = [
+        roc_auc_score(
+            TEST_Y,
+            quick(hidden=(), lr=1e-4, validation_fraction=0, random_state=seed).fit(X, Y).decision_function(TEST_X),
+        )
+        for seed in range(4)
+    ]
+    assert min(values) > 0.8
+    assert max(values) - min(values) < 0.03
+
+
 @pytest.mark.parametrize("labels", [1, 3])
 @pytest.mark.parametrize("metric", ["auroc", "ap", "pauc"])
 @pytest.mark.parametrize("hidden", [(), (7, 5)])
@@ -79,7 +91,10 @@ def test_the_direct_gradients_are_those_of_autograd(metric, labels, hidden, monk
     settings = _fit.Settings(metric, 1e-3, 1e-2, 0.9, 0.0, 16, 0.3)
     found = []
     for own in (False, True):
-        network = _fit.perceptron(6, hidden, labels, torch.Generator().manual_seed(1))
+        weights = torch.Generator().manual_seed(1)
+        network = _fit.perceptron(6, hidden, labels, weights)
+        for x in network.parameters():  # a linear model starts at 0, where s and r have no gradient
+            torch.nn.init.uniform_(x, -0.4, 0.4, generator=weights)
         learner = _fit.Learner(network, settings, torch.full((labels,), 0.3), None, own=own)
         if own:
             monkeypatch.setattr(_fit, "auc", lambda *_: pytest.fail("only the direct way calls the kernel"))
