@@ -24,14 +24,15 @@ class _FactorSchedule(GammaScheduler, ABC):
     such a schedule, in torch's SequentialLR, not next to it in a ChainedScheduler.
     """
 
-    def __init__(self, optimizer: Optimizer, on: Sequence[str], last_epoch: int, compensate_bias: bool) -> None:
-        ok = not isinstance(on, str) and len(on) > 0 and set(on) <= {"lr", "gamma"}
+    def __init__(self, optimizer: Optimizer, on: str | Sequence[str], last_epoch: int, compensate_bias: bool) -> None:
+        names = (on,) if isinstance(on, str) else tuple(on)
+        ok = len(names) > 0 and set(names) <= {"lr", "gamma"}
         require(ok, "on", on, "must name 'lr', 'gamma' or both", "The default is on=('lr', 'gamma').")
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"{type(self).__name__} needs a torch optimizer, got {type(optimizer).__name__}.")
-        self.on = tuple(on)
-        self.base_gammas = base_gammas(optimizer, on, "use an optimizer with momentum, or on=('lr',)")
-        self.compensate_bias = compensate_bias and "gamma" in on
+        self.on = names
+        self.base_gammas = base_gammas(optimizer, names, "use an optimizer with momentum, or on=('lr',)")
+        self.compensate_bias = compensate_bias and "gamma" in names
         super().__init__(optimizer, last_epoch)
         if self.compensate_bias:
             bias.compensate(optimizer)
@@ -90,7 +91,7 @@ class Stagewise(_FactorSchedule):
         optimizer: Optimizer,
         every: int,
         factor: float = 0.2,
-        on: Sequence[str] = ("lr", "gamma"),
+        on: str | Sequence[str] = ("lr", "gamma"),
         last_epoch: int = -1,
         *,
         compensate_bias: bool = True,
@@ -133,7 +134,7 @@ class Polynomial(_FactorSchedule):
         optimizer: Optimizer,
         every: int,
         power: float = 1.0,
-        on: Sequence[str] = ("lr", "gamma"),
+        on: str | Sequence[str] = ("lr", "gamma"),
         last_epoch: int = -1,
         *,
         compensate_bias: bool = True,
@@ -169,7 +170,7 @@ class InverseSqrt(_FactorSchedule):
     def __init__(
         self,
         optimizer: Optimizer,
-        on: Sequence[str] = ("lr", "gamma"),
+        on: str | Sequence[str] = ("lr", "gamma"),
         last_epoch: int = -1,
         *,
         compensate_bias: bool = True,
