@@ -159,6 +159,11 @@ def _validate_shapes(scores: Tensor, labels: Tensor, columns: int) -> None:
         )
 
 
+def _validate_prior(prior: Any) -> None:
+    ok = prior is None or (is_real(prior) and 0 < prior < 1)
+    require(ok, "prior", prior, "must lie in (0, 1)", "Pass the share of positives in the data, or None.")
+
+
 class MeanAveragePrecision(RankingLoss):
     r"""Smooth mean average precision of a multi-label problem: :class:`AveragePrecision`, averaged over the labels.
 
@@ -367,8 +372,7 @@ class PartialAUC(RankingLoss):
         positive = temperature if positive_temperature is None else positive_temperature
         for name, value in (("temperature", temperature), ("positive_temperature", positive)):
             require(is_real(value) and 0 < value < math.inf, name, value, "must be a finite number > 0", "Try 1.0.")
-        ok = prior is None or (is_real(prior) and 0 < prior < 1)
-        require(ok, "prior", prior, "must lie in (0, 1)", "Pass the share of positives in the data, or None.")
+        _validate_prior(prior)
         self.temperature, self.positive_temperature = float(temperature), float(positive)
         if min_tpr is not None and self.z is not None:
             self.register_buffer("w", torch.full((1,), math.nan, dtype=torch.float32, device=self.z.device))
@@ -458,6 +462,7 @@ class NDCG(RankingLoss):
         query: (n,) integers, the query of each example; None for one query.
         top_k: K, or None for all ranks.
         gate_temperature: tau of the gate.
+        prior: accepted for uniformity with the other losses; the objective does not depend on it.
         score, margin, inner_beta, process_group, device, validate: as in :class:`AveragePrecision`.
 
     Call it with the relevance and the index of the examples of a batch; items of the same query must be in one batch.
@@ -486,9 +491,11 @@ class NDCG(RankingLoss):
         *,
         top_k: int | None = None,
         gate_temperature: float = 0.05,
+        prior: float | None = None,
         device: Any = None,
         **options: Any,
     ) -> None:
+        _validate_prior(prior)
         rel = torch.as_tensor(relevance, device=device).detach().reshape(-1)
         ok = rel.numel() > 0 and bool((rel >= 0).all())
         require(ok, "relevance", tuple(rel.shape), "must be numbers >= 0", "Pass those of the whole training set.")

@@ -328,6 +328,22 @@ def test_a_gate_over_all_ranks_changes_little():
     assert top.item() == pytest.approx((1 - 3 / torch.log2(1 + rank) / 7).item(), rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **options: AveragePrecision(4, **options),
+        lambda **options: MeanAveragePrecision(4, 1, **options),
+        lambda **options: PartialAUC(4, **options),
+        lambda **options: NDCG(torch.tensor([1.0, 0.0, 0.0, 1.0]), **options),
+    ],
+)
+def test_all_losses_take_the_common_options(make):
+    loss = make(inner_beta=0.5, score="linear", margin=0.5, prior=0.3)
+    assert (loss.inner_beta, loss.score, loss.margin) == (0.5, "linear", 0.5)
+    value = loss(torch.zeros(4, requires_grad=True), torch.tensor([1.0, 0.0, 0.0, 1.0]), torch.arange(4))
+    assert value.isfinite()
+
+
 # ---- errors ----------------------------------------------------------------------------------------------------------
 
 
@@ -346,6 +362,7 @@ def test_a_gate_over_all_ranks_changes_little():
         (lambda: PartialAUC(4, prior=2.0), r"prior=2\.0.*must lie in \(0, 1\)"),
         (lambda: NDCG([-1.0, 0.0]), r"relevance=\(2,\).*must be numbers >= 0"),
         (lambda: NDCG([1.0, 0.0], [1]), r"query=1.*must have 2 entries"),
+        (lambda: NDCG([1.0, 0.0], prior=2.0), r"prior=2\.0.*must lie in \(0, 1\)"),
         (lambda: NDCG([1.0, 0.0], top_k=0), r"top_k=0.*must be a whole number >= 1"),
         (
             lambda: AveragePrecision(3)(torch.zeros(3), torch.zeros(2), torch.arange(3)),
