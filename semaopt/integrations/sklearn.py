@@ -76,13 +76,12 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         metric: ``"auroc"``, ``"ap"`` (average precision) or ``"pauc"`` (AUROC up to ``max_fpr``, standardized as in
             ``roc_auc_score(max_fpr=...)``). The training maximizes it, and early stopping uses it.
-        hidden: sizes of the hidden ReLU layers; ``()`` is a linear model, which starts at 0. With few examples it needs
-            a larger ``lr`` than a network, such as 1e-2.
+        hidden: sizes of the hidden ReLU layers; ``()`` is a linear model, which starts at 0.
         module: your network instead: a module, which is copied, or a function of the number of features that returns
             one. It maps (n, features) to one score per example, or per label, without a sigmoid.
         standardize: subtract the mean and divide by the standard deviation of each feature. Sparse features are only
             divided.
-        lr: learning rate of the network.
+        lr: learning rate of the network. None is 1e-3, or 1e-2 for a linear model.
         dual_lr: learning rate of the dual variable, for ``"auroc"``.
         beta: momentum.
         weight_decay: decoupled weight decay of the network.
@@ -136,7 +135,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         hidden: tuple[int, ...] = (64, 64),
         module: nn.Module | Callable[[int], nn.Module] | None = None,
         standardize: bool = True,
-        lr: float = 1e-3,
+        lr: float | None = None,
         dual_lr: float = 1e-2,
         beta: float = 0.9,
         weight_decay: float = 0.0,
@@ -281,7 +280,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _record(self, loss: float, rate: float, metric: float | None, start: float) -> None:
         """Add an epoch to ``history_`` and show it."""
         k, seconds = len(self.history_) + 1, time.perf_counter() - start
-        entry = {"epoch": k, "loss": loss, "lr": self.lr * rate, "validation": metric, "seconds": seconds}
+        entry = {"epoch": k, "loss": loss, "lr": self._rate() * rate, "validation": metric, "seconds": seconds}
         self.history_.append(entry)
         if self.verbose:
             shown = "" if metric is None else f"  validation {self.metric} {metric:.4f}"
@@ -452,7 +451,8 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _settings(self) -> Settings:
         """Validate the arguments."""
         require(self.metric in METRICS, "metric", self.metric, f"must be one of {METRICS}", "Try metric='auroc'.")
-        validate_rate("lr", self.lr, "Try lr=1e-3.")
+        if self.lr is not None:
+            validate_rate("lr", self.lr, "Try lr=1e-3.")
         validate_rate("dual_lr", self.dual_lr, "Try dual_lr=1e-2.")
         validate_beta("beta", self.beta)
         validate_rate("weight_decay", self.weight_decay, "Try weight_decay=0.0.")
@@ -469,8 +469,14 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             require(ok, "threshold", self.threshold, "must be 'youden', 'f1', a probability or costs", "Try 'youden'.")
         else:
             _probability(self.threshold)
-        return Settings(self.metric, float(self.lr), float(self.dual_lr), float(self.beta), float(self.weight_decay),
+        return Settings(self.metric, self._rate(), float(self.dual_lr), float(self.beta), float(self.weight_decay),
                         int(self.batch_size), float(self.max_fpr))  # fmt: skip
+
+    def _rate(self) -> float:
+        """Return the learning rate; by default it is larger for a linear model, whose weights must move further."""
+        if self.lr is not None:
+            return float(self.lr)
+        return 1e-2 if self.module is None and not self.hidden else 1e-3
 
     def _network(self, generator: torch.Generator) -> nn.Module:
         if self.module is None:

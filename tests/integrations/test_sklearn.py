@@ -67,6 +67,12 @@ def test_a_linear_model_is_as_good_as_logistic_regression():
     assert ours > theirs - 0.02
 
 
+@pytest.mark.parametrize(("options", "lr"), [({}, 1e-3), ({"hidden": ()}, 1e-2), ({"hidden": (), "lr": 0.3}, 0.3)])
+def test_default_lr_is_larger_for_a_linear_model(options, lr):
+    found = AUCClassifier(max_epochs=1, validation_fraction=0, **options).fit(X, Y)
+    assert found.history_[0]["lr"] == pytest.approx(lr)
+
+
 def test_a_short_training_of_a_linear_model_does_not_depend_on_its_initial_weights():
     values = [
         roc_auc_score(
