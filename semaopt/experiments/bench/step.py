@@ -4,8 +4,8 @@
 
 All candidates of one size take turns in one process, so that other load affects them equally. The reported ratio is
 the median over rounds of the ratio within a round. Rounds are repeated until every median is known to 2% or the time
-is over. If time runs out first, the table says that the machine was too noisy. The limit reads and writes the same
-bytes of the same memory and computes nothing; it exists on the CPU only.
+runs out. In the second case the table says that the machine was too noisy. The limit reads and writes the same bytes
+of the same memory and computes nothing; it exists on the CPU only.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from semaopt.experiments.training.metrics import is_share
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table; the first cell is its head."""
+    """A row of a table; the first cell is the row header."""
 
     cells: tuple[str, ...]
     look: Look | None = None

@@ -166,7 +166,7 @@ def holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Return the comparisons of one claim with the confidence levels of Holm's step-down procedure.
 
     Of m comparisons the one with the smallest p-value is tested at level 0.05/m, the next at 0.05/(m-1), and so on.
-    After the first that is not significant, all others keep its level. The family-wise error stays below 5%.
+    The first comparison that is not significant sets the level of all later ones. The family-wise error stays below 5%.
     """
     order = sorted(range(len(comparisons)), key=lambda k: comparisons[k].p_value)
     found = list(comparisons)

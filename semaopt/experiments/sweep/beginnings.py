@@ -55,7 +55,7 @@ def _first_decay(run: Run) -> int:
 def _can_share(run: Run) -> bool:
     """Whether the state of the algorithm before its first decay is independent of the schedule.
 
-    This is true for the algorithms of the package. It is false for torch's Adam: schedules of gamma store the past
+    It is independent for the algorithms of the package. For torch's Adam it is not: schedules of gamma store the past
     betas in its state.
     """
     sampled = issubclass(objectives.find(run.loss), objectives.Sampled)
