@@ -96,7 +96,7 @@ class Iterates:
         ]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes, with a flag in place of the hooks: whether they are attached."""
+        """Return the attributes. The hooks are replaced by a flag that says whether they are attached."""
         attached = any(handle.id in self.optimizer._optimizer_step_pre_hooks for handle in self._handles)
         return {**self.__dict__, "_handles": attached}
 

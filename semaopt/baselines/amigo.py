@@ -26,7 +26,8 @@ class AmIGO(BilevelOptimizer):
         w^{r+1} &= w^r - \rho\,(O_{gyy} w^r - O_{fy})(x_t, y^S), \qquad r = 0, \dots, R-1 \\
         x_{t+1} &= x_t - \eta_x\, (O_{fx} - O_{gxy} w^R)(x_t, y^S)
 
-    Both loops start where the last step ended (w at 0), with one sample of f and a fresh sample of g for every product.
+    Both loops start where the last step ended; before the first step, w is 0. They use one sample of f and a fresh
+    sample of g for every product.
 
     Args:
         upper, lower, lr, lower_lr, lower_weight_decay, project, process_group, on_nonfinite: as in

@@ -338,7 +338,7 @@ class PESSGDA(MinMaxOptimizer):
 
 
 class PESAdaGrad(MinMaxOptimizer):
-    r""":class:`PESSGDA` with AdaGrad on both sides, its sums restarted with each stage.
+    r""":class:`PESSGDA` with AdaGrad on both sides; its sums restart at each stage.
 
     .. math::
         g_t &= O_x(x_t, y_t) + \gamma_p (x_t - x_0^k), \qquad

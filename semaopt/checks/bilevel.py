@@ -29,7 +29,7 @@ def smb(name: str, problem: QuadraticBilevel, row: BuiltIn, size: Size, perturb:
         simulate.smb(problem, row, perturb(plan.rates), plan.k, plan.T, seeds=size.seeds, seed=k, clip=clip)
         for k, plan in enumerate(plans)
     ]
-    # The converse needs more additive noise, since the noise of h vanishes with the gradient.
+    # The runs with gamma = 1 need more additive noise: the noise of h alone vanishes with the gradient.
     noisy, errors = replace(problem, sigma2=0.1), []
     for k, T in enumerate(CONVERSE):
         plan = theory.bilevel(noisy.constants(), T)

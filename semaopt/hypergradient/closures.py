@@ -180,7 +180,7 @@ class Oracles:
         self.lower = [y for y in lower if y.requires_grad]
         self.decay = [lam for lam, y in zip(decay, lower, strict=True) if y.requires_grad] if any(decay) else []
         self._one_decay = len(set(self.decay)) == 1
-        #: Whether vectors have another dtype than their parameters (float32 for bfloat16).
+        #: Whether the dtype of vectors differs from that of their parameters (float32 for bfloat16).
         self.low = any(p.dtype in NARROW for p in (*self.upper, *self.lower))
         #: Whether the results of autograd are used as they are: not averaged over ranks, not converted.
         self.plain = process_group is None and not self.low

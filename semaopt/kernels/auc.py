@@ -54,7 +54,7 @@ def auc(scores: Tensor, labels: Tensor, numbers: Numbers) -> Result | None:
 
     Args:
         scores: raw scores on the CPU.
-        labels: as many labels on the CPU; NaN is a missing label.
+        labels: one label per score, on the CPU; NaN is a missing label.
         numbers: everything else that the objective depends on.
 
     >>> found = auc(torch.tensor([1.0, 0.5]), torch.tensor([1, 0]), Numbers(p=0.5, s=1.0, r=0.0, y=-1.0))
@@ -73,7 +73,7 @@ def auc(scores: Tensor, labels: Tensor, numbers: Numbers) -> Result | None:
 
 
 class DeviceResult(NamedTuple):
-    """The contents of :class:`Result` on the device: nothing waits for it."""
+    """The contents of :class:`Result` as tensors on the device, so that the CPU need not wait for them."""
 
     numbers: Tensor
     """value, by_s, by_r, by_y and wrong (0 or 1), in float64."""
@@ -87,7 +87,7 @@ def auc_on_device(
 
     Args:
         scores: raw scores on a CUDA device.
-        labels: as many labels on the same device; NaN is a missing label.
+        labels: one label per score, on the same device; NaN is a missing label.
         variables: p, s, r and y in float64 on the same device.
         margin: m.
         sigmoid: whether the score is the sigmoid of the raw score.

@@ -7,7 +7,7 @@ in units of the last bit,
 .. math:: P(\text{up}) = (v - \lfloor v \rfloor) / (\lceil v \rceil - \lfloor v \rfloor), \qquad E[\text{stored}] = v .
 
 The random bits are a hash of (parameter key, step, position of the element). There is no generator to save, so a
-checkpoint resumes to the bit and the result does not depend on threads. ``step.c`` has the same hash.
+checkpoint resumes to the bit and the result does not depend on threads. ``step.c`` computes the same hash.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Row(NamedTuple):
     """Return gamma_u, g0, and the bounds of u."""
 
 
-#: The scalings with fast paths. Subclasses are not included: they may have another formula.
+#: The scalings with fast paths. Subclasses are not included: they may have a different formula.
 SCALINGS: dict[type, Row] = {
     scalings.SHB: Row(0),
     scalings.Adam: Row(1, "u", None, True, lambda row: (1 - row.beta2, row.g0, -_INF, _INF)),
@@ -50,7 +50,7 @@ class Counters(NamedTuple):
 
 
 class Coefficients(NamedTuple):
-    """Coefficients of one step of a parameter, and its weights after the step; 1 without bias correction."""
+    """Coefficients of one step of a parameter, and its bias weights after the step (1 without bias correction)."""
 
     gamma: float
     gamma_u: float

@@ -55,10 +55,10 @@ class AUCMinMax(nn.Module):
     hold any number of positives, including none.
 
     Args:
-        prior: p in (0, 1), the share of positives among the examples *in the batches*: the share in the training set
-            under uniform sampling, 0.5 if a sampler draws as many positives as negatives. With a wrong p the
-            objective is smallest where all scores are equal. A sequence defines one problem per class (see Shapes).
-            :meth:`from_labels` counts it, :meth:`from_sampler` asks a sampler.
+        prior: p in (0, 1), the share of positives among the examples *in the batches*. Under uniform sampling this is
+            the share in the training set; with a sampler that draws as many positives as negatives it is 0.5. With a
+            wrong p the objective is smallest where all scores are equal. A sequence defines one problem per class (see
+            Shapes). :meth:`from_labels` counts the share, :meth:`from_sampler` asks a sampler.
         s, r: initial values, one number or one per class. None starts at the score of a zero output: 0.5 for the
             sigmoid, 0 for a linear score. From 0, the squares would first pull every sigmoid to 0, and the scores of a
             rare class may stay there.
@@ -241,7 +241,7 @@ class AUCMinMax(nn.Module):
                 value = objective(SCORES[self.score](h), w, present, p, s, r, y, self.margin)
         assert value is not None
         if validate and not self._diverged and self.training and not math.isfinite(value.detach().item()):
-            self._diverged = True  # before the warning, which may be an error
+            self._diverged = True  # set first, because a filter may turn the warning into an error
             warn(self._divergence_text(value.item()))
         return value
 
@@ -249,7 +249,7 @@ class AUCMinMax(nn.Module):
         """Return the estimate of E[(m - h(a) + h(a'))^2] over pairs that ``loss`` implies; it is never negative.
 
         The min-max objective itself is negative for a good model. This value is about m^2 for equal scores and 0 for
-        scores that are m apart. While y still lags behind the model the estimate is too small; it is cut off at 0.
+        scores that are m apart. While y lags behind the model, the estimate is too small. It is cut off at 0.
 
         >>> auc = semaopt.losses.AUCMinMax(prior=0.5)
         >>> auc.value_for_display(torch.tensor(-0.1))

@@ -317,7 +317,7 @@ class PartialAUC(RankingLoss):
 
     ``"cvar"`` is the mean loss of the share a = max_fpr of negatives with the largest loss, which are those that score
     highest. ``"kl"`` weighs all negatives by :math:`e^{\ell/\lambda}`: a small temperature counts only the worst
-    negative, a large one all of them alike. The temperature alone decides this; ``max_fpr`` is used by ``"cvar"``.
+    negative, a large one all of them alike. ``"kl"`` ignores ``max_fpr``, which only ``"cvar"`` uses.
     With ``min_tpr`` the positives that score lowest are treated in the same way (two-way):
 
     .. math::

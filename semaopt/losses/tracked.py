@@ -149,7 +149,7 @@ class Tracked(nn.Module):
         return value + (world - 1) * (value - value.detach())
 
     def rows(self, index: Tensor | None, n: int) -> Tensor:
-        """Return the validated index of n examples. It is unused without averages, and may then be None."""
+        """Return the validated index of n examples. Without averages the index is not used and may be None."""
         if self._buffer("z") is None:
             return torch.empty(n, dtype=torch.long) if index is None else index
         assert self.z is not None

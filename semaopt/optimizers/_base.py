@@ -210,7 +210,7 @@ class SemaOptimizer(Optimizer):
     initial: ClassVar[Mapping[str, Any]] = {}
 
     def __new__(cls, *args: Any, **options: Any) -> SemaOptimizer:
-        """Raise for an argument that torch has under another name; anything else unknown is refused by Python."""
+        """Raise an error that names the equivalent of a torch argument. Python refuses any other unknown argument."""
         for name in _EQUIVALENTS.keys() & options.keys():
             if name not in inspect.signature(cls).parameters:
                 raise TypeError(f"{cls.__name__} has no argument {name}={options[name]!r}; {_EQUIVALENTS[name]}")

@@ -1,7 +1,7 @@
 """NaN and Inf in the input of a step, found before anything has changed.
 
-There is one decision for all parameters and all ranks. DDP averages the gradients before the step, so every rank finds
-the same. Shards (FSDP2) and optimizers with a ``process_group`` exchange what they found.
+There is one decision for all parameters and all ranks. DDP averages the gradients before the step, so every rank
+finds the same NaN and Inf. Shards (FSDP2) and optimizers with a ``process_group`` exchange what they found.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Roles:
         return groups
 
     def _with_declared_projections(self, group: dict[str, Any]) -> list[dict[str, Any]]:
-        """Split a group of the second role by the projections that losses have declared for their variables."""
+        """Split a dual or lower group so that each part has a single projection, declared by the loss."""
         params = group["params"]
         if group["role"] == self.first or "project" in group or not isinstance(params, list) or not params:
             return [group]

@@ -106,7 +106,7 @@ def unpickle(path: Path) -> dict[bytes, Any]:
     try:
         data = path.read_bytes()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # about escapes in damaged text
+            warnings.simplefilter("ignore", DeprecationWarning)  # raised for invalid escapes in damaged text
             _look_through(data)
             content = ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
     except OSError as error:

@@ -56,7 +56,7 @@ class Download:
 
     Attributes:
         url: the address.
-        files: its files. In an archive they have the same paths as below the root.
+        files: its files. Their paths inside an archive are the same as their paths below the data root.
         form: the compression.
         md5: the published checksum of the download.
         size: in bytes, approximate.
