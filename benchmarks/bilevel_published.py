@@ -52,9 +52,12 @@ def ijcnn1(options: argparse.Namespace) -> Any:
     from semaopt.experiments import data
 
     task = data.load(name="ijcnn1", seed=0)
-    train, test = (
-        (part.inputs(torch.arange(len(part))), 2.0 * part.labels.float() - 1) for part in (task.train, task.test)
-    )
+
+    def rows(*parts: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.cat([part.inputs(None) for part in parts]), 2.0 * torch.cat([part.labels for part in parts]) - 1
+
+    # The benchmark has no validation part: g is the loss on all rows of the training file.
+    train, test = rows(task.train, task.valid), rows(task.test)
     return semaopt.problems.RegularizationSelection(train, test)
 
 

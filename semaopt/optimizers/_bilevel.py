@@ -160,10 +160,10 @@ class BilevelOptimizer(SemaOptimizer):
         )
 
     def _refuse_explosion(self, ys: list[Tensor], first: float | None = None) -> float:
-        """Return the norm of y; raise if it is 1e8 times the first one. A bounded outer() would not show it."""
+        """Return the norm of y; raise if it is NaN or 1e8 times the first one. A bounded outer() would not show it."""
         known, now = self.algorithm_state["first_norm"], norm(ys)
         first = first if known is None else known
-        if first is not None and now > EXPLOSION * max(1.0, first):
+        if first is not None and not now <= EXPLOSION * max(1.0, first):  # true for NaN too
             raise DivergenceError(
                 f"the lower variable diverges: its norm is {now:g}, and it was {first:g} before the first step; "
                 "nothing was changed. Use a smaller lower_lr (below 2/|g_yy|), or lower_weight_decay if "

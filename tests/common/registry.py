@@ -150,7 +150,7 @@ def bilevel(optimizer: Optimizer, problem: Problem, k: int) -> None:
 def two_levels(kind: Callable[..., Optimizer], label: str = "", lacks: tuple[str, ...] = (), **options: Any) -> Method:
     def build(xs: Any, others: list[Tensor], **hyper: Any) -> Optimizer:
         box = semaopt.projections.Box(-1.5, 1.5)
-        return kind(upper=xs, lower=others, project=box, **{"lr": 0.05, "lower_lr": 0.2, **options, **hyper})
+        return kind(upper=xs, lower=others, **{"project": box, "lr": 0.05, "lower_lr": 0.2, **options, **hyper})
 
     reasons = dict.fromkeys(lacks, "not an option of this method")
     reasons |= dict.fromkeys(CLOSURES, "takes two closures, has its own tests")
