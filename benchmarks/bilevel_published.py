@@ -8,7 +8,8 @@ Data: ijcnn1 and MNIST in $SEMAOPT_DATA (``semaopt data fetch ijcnn1``). The pub
 step size on y and on the linear system is the first, and that on x is the first divided by the second. SOBA
 decreases both like one over the square root of the step number, BSA the one on x; other decays are part of the
 methods. With fewer than 20,000 MNIST images the gradient in x grows, so the step size on x shrinks by the same factor.
-All methods have the same start, seed 0. The value function and its gradient are exact, on all data.
+On ijcnn1, g is the loss on all rows of the training file. All methods have the same start, seed 0. The value function
+and its gradient are exact, on all data.
 """
 
 from __future__ import annotations
@@ -101,14 +102,14 @@ def curve(name: str, problem: Any, options: argparse.Namespace) -> Iterator[tupl
     method, schedule = prepare(name, problem, lr, step_size)
     steps = total = 0
     shown = 0  # the next step to measure
-    with semaopt.hypergradient.count_calls() as calls:
-        while total < options.calls:
-            if steps == shown:
-                yield steps, total, *exact(problem)
-                shown = max(4 * shown, 1)
+    while total < options.calls:
+        if steps == shown:
+            yield steps, total, *exact(problem)
+            shown = max(4 * shown, 1)
+        with semaopt.hypergradient.count_calls() as calls:
             method.step(problem.outer, problem.inner)
-            schedule.step()
-            steps, total = steps + 1, calls.gradients + calls.hessian_products + calls.mixed_products
+        schedule.step()
+        steps, total = steps + 1, total + calls.gradients + calls.hessian_products + calls.mixed_products
     yield steps, total, *exact(problem)
 
 

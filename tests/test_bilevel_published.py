@@ -31,6 +31,14 @@ def test_table_of_one_method(small, capsys):
     assert calls[-2] < 60 <= calls[-1]
 
 
+def test_measuring_counts_no_calls(small, capsys):
+    PUBLISHED["main"](["--only", "SABA", "--calls", "60"])
+    steps, calls = zip(
+        *(map(int, row.split("|")[2:4]) for row in capsys.readouterr().out.splitlines()[2:]), strict=True
+    )
+    assert calls == tuple(4 * step for step in steps)
+
+
 def test_start_at_the_solution_of_the_lower_problem(small, capsys):
     found = problem()
     found.lower.data.copy_(found.solve_lower())
@@ -60,3 +68,16 @@ def test_a_method_that_diverges_is_a_row(small, monkeypatch, capsys):
     monkeypatch.setitem(PUBLISHED["PUBLISHED"]["ijcnn1"], "SOBA", (1e6, 1e-6))
     PUBLISHED["main"](["--only", "SOBA", "--calls", "200"])
     assert "diverged" in capsys.readouterr().out
+
+
+def test_g_of_ijcnn1_has_all_rows_of_the_training_file(monkeypatch):
+    pytest.importorskip("sklearn", reason="loads data, which needs the extra 'experiments'")
+    from semaopt.experiments import data
+
+    task = data.load("breast_cancer", seed=0)
+    monkeypatch.setattr(data, "load", lambda **options: task)
+    made = PUBLISHED["ijcnn1"](None)
+    inputs, labels = made.lower_data
+    assert len(inputs) == len(labels) == len(task.train) + len(task.valid)
+    assert len(made.upper_data[1]) == len(task.test)
+    assert set(labels.tolist()) == {-1.0, 1.0}
