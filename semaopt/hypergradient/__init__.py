@@ -3,10 +3,10 @@
 import warnings
 from typing import Any
 
-from semaopt.hypergradient.closures import Calls as Calls
-from semaopt.hypergradient.closures import count_calls as count_calls
 from semaopt.hypergradient.compare import Comparison as Comparison
 from semaopt.hypergradient.compare import compare as compare
+from semaopt.hypergradient.counts import Calls as Calls
+from semaopt.hypergradient.counts import count_calls as count_calls
 from semaopt.hypergradient.inverses import CG as CG
 from semaopt.hypergradient.inverses import Exact as Exact
 from semaopt.hypergradient.inverses import FirstOrder as FirstOrder

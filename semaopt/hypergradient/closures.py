@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -18,49 +17,12 @@ from torch import Tensor
 
 from semaopt._validation import DivergenceError, NonFiniteError
 from semaopt.estimator import NARROW, state_dtype
+from semaopt.hypergradient.counts import count
 from semaopt.hypergradient.linalg import Vector, average, axpy, full_precision
 
 Closure = Callable[[], Tensor]
 Seen = TypeVar("Seen", Tensor, Tensor | None)
 LINEAR = "inner() is linear in the lower parameters and has no minimizer: add a regularizer to inner()"
-
-
-@dataclass
-class Calls:
-    """Counts of oracle calls: gradients, products with g_yy and products with g_xy, each of one sample."""
-
-    gradients: int = 0
-    hessian_products: int = 0
-    mixed_products: int = 0
-
-
-_counting: list[Calls] = []
-
-
-@contextmanager
-def count_calls() -> Iterator[Calls]:
-    """Count the oracle calls of all bilevel optimizers inside this context.
-
-    >>> x, y = torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.ones(1))
-    >>> optimizer = semaopt.SMB([x], [y])
-    >>> with semaopt.hypergradient.count_calls() as calls:
-    ...     loss = optimizer.step(lambda: y.sum(), lambda: (y - x).square().sum())
-    >>> calls
-    Calls(gradients=2, hessian_products=1, mixed_products=1)
-    """
-    calls = Calls()
-    _counting.append(calls)
-    try:
-        yield calls
-    finally:
-        _counting.remove(calls)
-
-
-def _count(gradients: int = 0, hessian_products: int = 0, mixed_products: int = 0) -> None:
-    for calls in _counting:
-        calls.gradients += gradients
-        calls.hessian_products += hessian_products
-        calls.mixed_products += mixed_products
 
 
 #: The growth of the outer loss that counts as divergence of the lower variable.
@@ -115,18 +77,18 @@ class Sample:
     def hessian(self, v: Vector, *, keep: bool = False) -> Vector:
         """Return g_yy v. Pass ``keep=True`` if another product with this sample follows."""
         o = self.oracles
-        _count(hessian_products=1)
+        count(hessian_products=1)
         return o.decayed(o.vector(self.products(v, o.lower, keep), o.lower), v)
 
     def mixed(self, v: Vector) -> Partial:
         """Return g_xy v, with None for an upper parameter that g does not depend on."""
-        _count(mixed_products=1)
+        count(mixed_products=1)
         return self.oracles.partial(self.products(v, self.oracles.upper, False), "inner")
 
     def both(self, v: Vector) -> tuple[Vector, Partial]:
         """Return g_yy v and g_xy v from one backward pass."""
         o, n = self.oracles, len(self.oracles.lower)
-        _count(hessian_products=1, mixed_products=1)
+        count(hessian_products=1, mixed_products=1)
         found = self.products(v, o.lower + o.upper, False)
         if all(h is None for h in found[:n]):
             raise RuntimeError(LINEAR)
@@ -187,7 +149,7 @@ class Oracles:
 
     def f(self) -> tuple[Tensor, Partial, Vector]:
         """Call ``outer`` once; return the loss, f_x and f_y."""
-        _count(gradients=1)
+        count(gradients=1)
         loss, n = scalar("outer", self._outer()), len(self.upper)
         found = vjp([loss], self.upper + self.lower, [torch.ones_like(loss)], False, False)
         if all(g is None for g in found[n:]):
@@ -210,7 +172,7 @@ class Oracles:
 
     def g(self) -> tuple[Partial, Vector]:
         """Call ``inner`` once; return g_x and g_y, without second derivatives."""
-        _count(gradients=1)
+        count(gradients=1)
         loss, n = scalar("inner", self._inner()), len(self.upper)
         found = vjp([loss], self.upper + self.lower, [torch.ones_like(loss)], False, False)
         g_y = self.decayed(self.vector(self._complete(found[n:]), self.lower), self.lower)
@@ -244,7 +206,7 @@ class Oracles:
         """Return ``(I - g_yy/C) v`` with one call of ``inner``."""
         if not self.plain or (self.decay and not self._one_decay):
             return axpy(-1 / C, self.draw().hessian(v), v)
-        _count(gradients=1, hessian_products=1)
+        count(gradients=1, hessian_products=1)
         # The same product, with the factor -1/C as the vector that starts the backward pass, and without helper calls:
         # on a small model the calls cost more than the arithmetic.
         for x in self.upper:
@@ -282,7 +244,7 @@ class Oracles:
                 x.requires_grad_(True)
 
     def _gradient(self, create: bool) -> Vector:
-        _count(gradients=1)
+        count(gradients=1)
         loss = scalar("inner", self._inner())
         return self._complete(vjp([loss], self.lower, [torch.ones_like(loss)], create, create))
 

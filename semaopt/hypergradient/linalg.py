@@ -14,6 +14,7 @@ from torch import Tensor
 
 from semaopt._validation import DivergenceError, NonFiniteError, require
 from semaopt.estimator import state_dtype
+from semaopt.hypergradient.counts import count
 
 if TYPE_CHECKING:
     from semaopt.hypergradient.closures import Oracles, Sample
@@ -152,6 +153,7 @@ def hessian_matrix(sample: Sample, limit: int) -> Tensor:
     require(d > 0, "lower parameters", d, "all lower tensors are empty", "pass tensors with elements as lower=")
     rule = f"must be at most {limit} for a dense Hessian"
     require(d <= limit, "lower parameters", d, rule, "use CG or TrackedSystem")
+    count(hessian_products=d)
     rows, start = _rows(sample, sample.oracles.lower), 0
     for lam, y in zip(sample.oracles.decay, sample.oracles.lower, strict=False):
         rows.diagonal()[start : start + y.numel()] += lam
@@ -161,6 +163,7 @@ def hessian_matrix(sample: Sample, limit: int) -> Tensor:
 
 def mixed_matrix(sample: Sample) -> Tensor:
     """Return g_xy of one sample: one row per entry of x, one column per entry of y."""
+    count(mixed_products=sum(y.numel() for y in sample.oracles.lower))
     return _rows(sample, sample.oracles.upper).T
 
 

@@ -147,7 +147,7 @@ def test_smb_lowers_the_value_function_and_the_error():
         (TrackedSystem(), 2, 1, 1),
         (NeumannSeries(5, bound=10.0), 6, 4, 1),
         (CG(3, tolerance=0.0), 3, 3, 1),
-        (Exact(), 3, 0, 1),
+        (Exact(), 3, 5, 1),  # one product per lower parameter
     ],
     ids=["tracked", "series", "cg", "exact"],
 )
@@ -170,3 +170,13 @@ def test_neumann_counts_its_random_number_of_products():
             optimizer.step(problem.outer, problem.inner)
     p = sum(uniform(6, 0, t) for t in range(5))
     assert (calls.gradients, calls.hessian_products, calls.mixed_products) == (10 + p, p, 5)
+
+
+def test_sbma_counts_one_product_per_lower_parameter_and_matrix():
+    problem = regularization()
+    p, d = uniform(6, 0, 0), problem.lower.numel()
+    assert p > 0
+    optimizer = semaopt.SBMA([problem.upper], [problem.lower], lower_lr=0.01, inverse=Neumann(6, bound=10.0))
+    with count_calls() as calls:
+        optimizer.step(problem.outer, problem.inner)
+    assert (calls.gradients, calls.hessian_products, calls.mixed_products) == (2 + p, p * d, d)
