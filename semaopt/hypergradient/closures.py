@@ -18,7 +18,7 @@ from torch import Tensor
 from semaopt._validation import DivergenceError, NonFiniteError
 from semaopt.estimator import NARROW, state_dtype
 from semaopt.hypergradient.counts import count
-from semaopt.hypergradient.linalg import Vector, average, axpy, full_precision
+from semaopt.hypergradient.linalg import Vector, average, axpy, full_precision, norm
 
 Closure = Callable[[], Tensor]
 Seen = TypeVar("Seen", Tensor, Tensor | None)
@@ -27,6 +27,8 @@ LINEAR = "inner() is linear in the lower parameters and has no minimizer: add a 
 
 #: The growth of the outer loss that counts as divergence of the lower variable.
 EXPLOSION = 1e8
+#: What to do when the lower variable diverges.
+SMALLER = "Use a smaller lower_lr (below 2/|g_yy|), or lower_weight_decay if inner() is not convex."
 #: A derivative in x. None stands for zero: autograd found no path.
 Partial = list[Tensor | None]
 
@@ -160,12 +162,16 @@ class Oracles:
         value = self.loss = self.average([loss.detach()])[0]
         number = value.item()
         if not math.isfinite(number):
+            if not math.isfinite(length := norm(self.lower)):
+                raise DivergenceError(
+                    f"the lower variable diverges: its norm is {length}, and outer() returned {number}; nothing was "
+                    f"changed. {SMALLER}"
+                )
             raise NonFiniteError(f"outer() returned {number}; nothing was changed. Use a smaller lr or lower_lr.")
         if self._first_loss is not None and abs(number) > EXPLOSION * max(1.0, abs(self._first_loss)):
             raise DivergenceError(
                 f"the lower variable diverges: outer() returned {number:g}, and {self._first_loss:g} in the first "
-                "step; nothing was changed. Use a smaller lower_lr (below 2/|g_yy|), or lower_weight_decay if inner() "
-                "is not convex."
+                f"step; nothing was changed. {SMALLER}"
             )
         self.f_x = self.partial(found[:n], "outer")
         return value, self.f_x, self.vector(found[n:], self.lower, "outer")

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 Vector = list[Tensor]
 #: Rows of a dense matrix that are computed in one batched backward pass.
 CHUNK = 256
+_NOT_FINITE = (
+    "a Hessian-vector product of inner() is not finite; nothing was changed. Either the lower variable has diverged "
+    "(use a smaller lower_lr), or inner() has no second derivative at this point."
+)
 
 
 def axpy(a: float, x: Vector, y: Vector) -> Vector:
@@ -104,10 +108,7 @@ def curvature(v: Vector, hv: Vector) -> float:
     """
     along, length = dots(v, hv)
     if not math.isfinite(length):
-        raise NonFiniteError(
-            "a Hessian-vector product of inner() is not finite; nothing was changed. Either the lower variable has "
-            "diverged (use a smaller lower_lr), or inner() has no second derivative at this point."
-        )
+        raise NonFiniteError(_NOT_FINITE)
     if length == 0:
         return 0.0
     return length / along if along else math.inf
@@ -148,7 +149,7 @@ def along_growth(oracles: Oracles, v: Vector, C: float, p: int) -> float:
 
 
 def hessian_matrix(sample: Sample, limit: int) -> Tensor:
-    """Return g_yy of one sample as a matrix; raise if it has more than ``limit`` rows."""
+    """Return g_yy of one sample as a matrix; raise if it has more than ``limit`` rows or is not finite."""
     d = sum(y.numel() for y in sample.oracles.lower)
     require(d > 0, "lower parameters", d, "all lower tensors are empty", "pass tensors with elements as lower=")
     rule = f"must be at most {limit} for a dense Hessian"
@@ -158,6 +159,8 @@ def hessian_matrix(sample: Sample, limit: int) -> Tensor:
     for lam, y in zip(sample.oracles.decay, sample.oracles.lower, strict=False):
         rows.diagonal()[start : start + y.numel()] += lam
         start += y.numel()
+    if not torch.isfinite(rows).all():
+        raise NonFiniteError(_NOT_FINITE)
     return rows
 
 

@@ -13,7 +13,7 @@ from semaopt import projections
 from semaopt._validation import DivergenceError, require, validate_rate
 from semaopt.estimator import Rate, scalar
 from semaopt.hypergradient import inverses
-from semaopt.hypergradient.closures import EXPLOSION, Closure, Oracles
+from semaopt.hypergradient.closures import EXPLOSION, SMALLER, Closure, Oracles
 from semaopt.hypergradient.inverses import Inverse, Memory, NoInverse
 from semaopt.hypergradient.linalg import Vector, norm
 from semaopt.kernels import StepRule, dispatch
@@ -166,8 +166,7 @@ class BilevelOptimizer(SemaOptimizer):
         if first is not None and not now <= EXPLOSION * max(1.0, first):  # true for NaN too
             raise DivergenceError(
                 f"the lower variable diverges: its norm is {now:g}, and it was {first:g} before the first step; "
-                "nothing was changed. Use a smaller lower_lr (below 2/|g_yy|), or lower_weight_decay if "
-                "inner() is not convex."
+                f"nothing was changed. {SMALLER}"
             )
         return now
 
