@@ -45,6 +45,9 @@ class F2SA(BilevelOptimizer):
     lines are repeated ``lower_steps`` times. The estimate of the hypergradient has a bias of order 1/lambda. The paper
     leaves the step size of y free; here it is scaled such that y and z take equal steps on g for large lambda.
 
+    **Pass closures that use one batch per step**: O_gx at y and at z come from two calls of ``inner``, and with a
+    fresh batch per call lambda multiplies the noise of their difference.
+
     Args:
         upper, lower, lr, lower_lr, lower_weight_decay, project, process_group, on_nonfinite: as in
             :class:`semaopt.SMB`.
@@ -139,6 +142,9 @@ class BOME(BilevelOptimizer):
             y_{t+1} = \Pi_Y[y_t - \eta_y(\nabla_yf + \lambda_t\nabla_yq)]
 
     In the paper eta_x and eta_y in the last line are equal.
+
+    **Pass closures that use one batch per step**: O_gx at y_t and at y^T come from two calls of ``inner``, and with a
+    fresh batch per call grad q is mostly noise once y_t is near y^T.
 
     Args:
         upper, lower, lr, lower_lr, lower_weight_decay, project, process_group, on_nonfinite: as in

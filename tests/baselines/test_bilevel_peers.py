@@ -116,6 +116,29 @@ def test_first_order_methods_use_no_second_derivatives():
         assert calls.hessian_products == calls.mixed_products == 0
 
 
+def spread(kind, fresh, **options):
+    """Return the standard deviation of the hypergradient estimate if the sample of g changes g_x only."""
+    generator, noise, found = torch.Generator().manual_seed(0), torch.zeros(1), []
+    x, y = torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.zeros(1))
+    optimizer = kind([x], [y], lr=0.0, lower_lr=0.1, **options)
+
+    def inner():
+        if fresh:
+            noise.normal_(generator=generator)
+        return ((y - x).square() / 2 + noise * x).sum()
+
+    for _ in range(50):
+        noise.normal_(generator=generator)
+        optimizer.step(lambda: (y - 2).square().sum() / 2, inner)
+        found.append(x.grad.clone())
+    return torch.stack(found[20:]).std().item()
+
+
+@pytest.mark.parametrize(("kind", "options"), [(F2SA, {"penalty": 100.0}), (BOME, {"control": 2.0})])
+def test_one_batch_per_step_cancels_noise_that_fresh_batches_add(kind, options):
+    assert spread(kind, True, **options) > 5 * spread(kind, False, **options) + 0.1
+
+
 def test_invalid_options():
     _, x, y, _ = make()
     for kind, text in ((F2SA, "does not use an inverse"), (AmIGO, "does not use an inverse")):
