@@ -145,9 +145,15 @@ static int64_t quantile_position(double share, int64_t n) {
     return above < n - 1 ? above : n - 1;
 }
 
+/* The weight of each of `tied` entries that equal the quantile: what `larger` entries lack to the sum `scale`. */
+static double tied_weight(double scale, int64_t larger, int64_t tied) {
+    return tied > 0 && scale > larger ? (scale - larger) / tied : 0.0;
+}
+
 /* c_i = s_i + E_j (l_ij - s_i)_+ / a, with the tracked upper a-quantile s_i of the losses of i. The one-way loss is the
  * mean of c_i. The two-way loss is the same expression on the tracked c_i, with the share of the positives in place of a.
- * The derivative of a quantile is the derivative of the entry that it equals. */
+ * The derivative has a weight of 1 for each entry above the tracked quantile; the entries that equal the quantile of the
+ * batch share the rest evenly. */
 static void cvar(Pairs *b, Ranking *r, int two_way) {
     int64_t positives = b->positives, others = b->others;
     int width = two_way ? 2 : 1;
@@ -169,37 +175,39 @@ static void cvar(Pairs *b, Ranking *r, int two_way) {
     }
     r->value = total;
     if (two_way) {
-        double all = r->outer * positives, excess = 0.0, larger = 0.0;
+        double all = r->outer * positives, excess = 0.0;
         for (int64_t k = 0; k < positives; k++) weights[k] = b->fresh[2 * k + 1];
         double quantile = selected(weights, positives, quantile_position(r->outer, positives));
         double s = averaged(get(b->w, b->wide, 0), quantile, r->gamma);
         set(b->w, b->wide, 0, s);
-        int64_t chosen = -1;
+        int64_t larger = 0, tied = 0;
         for (int64_t k = 0; k < positives; k++) {
             double c = b->fresh[2 * k + 1];
-            if (c == quantile && chosen < 0) chosen = k;
-            weights[k] = c >= s ? 1.0 / all : 0.0; /* as torch differentiates clamp_min */
             excess += c > s ? c - s : 0.0;
-            larger += c >= s;
+            larger += c > s, tied += c == quantile;
         }
-        if (chosen >= 0) weights[chosen] += 1.0 - larger / all;
+        double rest = tied_weight(all, larger, tied);
+        for (int64_t k = 0; k < positives; k++) {
+            double c = b->fresh[2 * k + 1];
+            weights[k] = ((c > s ? 1.0 : 0.0) + (c == quantile ? rest : 0.0)) / all;
+        }
         r->value = s + excess / all;
     }
     for (int64_t k = 0; k < positives; k++) {
-        double larger = 0.0, s = b->fresh[2 * k], c = 2.0 * weights[k] / scale;
-        int64_t chosen = -1;
+        double s = b->fresh[2 * k], by_top = 0.0;
+        int64_t larger = 0, tied = 0;
         for (int64_t q = 0; q < others; q++) {
             double d = distance(b->top[k], b->h[q], r->margin);
-            if (d * d == quantiles[k] && chosen < 0) chosen = q;
-            if (!(d * d >= s)) continue;
-            larger++;
-            b->by_h[q] += c * d;
-            b->by_top[k] -= c * d;
+            larger += d * d > s, tied += d * d == quantiles[k];
         }
-        if (chosen < 0) continue;
-        double slope = c * (scale - larger) * distance(b->top[k], b->h[chosen], r->margin);
-        b->by_h[chosen] += slope;
-        b->by_top[k] -= slope;
+        double c = 2.0 * weights[k] / scale, rest = tied_weight(scale, larger, tied);
+        for (int64_t q = 0; q < others; q++) {
+            double d = distance(b->top[k], b->h[q], r->margin);
+            double slope = c * d * ((d * d > s ? 1.0 : 0.0) + (d * d == quantiles[k] ? rest : 0.0));
+            b->by_h[q] += slope;
+            by_top += slope;
+        }
+        b->by_top[k] -= by_top;
     }
     write_averages(b, width);
 }

@@ -26,7 +26,7 @@ from semaopt.kernels import gains as gains_kernel
 from semaopt.kernels import ranking as kernel
 from semaopt.losses._labels import is_positive, is_present
 from semaopt.losses._scores import SCORES, validate_score
-from semaopt.losses.tracked import KnownGradient, Tracked, full_precision, without_autocast
+from semaopt.losses.tracked import KnownGradient, Rows, Tracked, full_precision, without_autocast
 
 
 def squared_hinge(above: Tensor, below: Tensor, margin: float) -> Tensor:
@@ -423,15 +423,27 @@ class PartialAUC(RankingLoss):
         return outer * log_w.squeeze(0), slope * (log_u - log_w).exp()
 
     def _cvar(self, loss: Tensor, rows: Tensor) -> Tensor:
-        first = (rows, torch.zeros_like(rows))
-        s = self.average(upper_quantile(loss, self.max_fpr), first)
-        c = s + (loss - s[:, None]).clamp_min(0).mean(1) / self.max_fpr
+        c = self._worst_share(loss, self.max_fpr, (rows, torch.zeros_like(rows)), "z")
         if self.min_tpr is None:
             return c.mean()
-        share = 1 - self.min_tpr
         c = self.average(c, (rows, torch.ones_like(rows)))
-        s = self.average(upper_quantile(c[None], share), slice(None), "w")
-        return (s + (c - s).clamp_min(0).mean() / share).squeeze(0)
+        return self._worst_share(c[None], 1 - self.min_tpr, slice(None), "w").squeeze(0)
+
+    def _worst_share(self, values: Tensor, share: float, rows: Rows, name: str) -> Tensor:
+        """Return s + E (x - s)_+ / share for each row of values x, with its tracked upper quantile s.
+
+        No derivative is negative: a value above s has 1/(share n), and the values equal to the quantile of the batch
+        have equal parts of what is then missing to 1.
+        """
+        x = values.detach()
+        quantile = upper_quantile(x, share)
+        s = self.average(quantile, rows, name)
+        larger, tied = x > s[:, None], x == quantile[:, None]
+        scale = share * x.shape[1]
+        rest = (scale - larger.sum(1, dtype=x.dtype)).clamp_min(0) / tied.sum(1)
+        weights = (larger + rest[:, None] * tied) / scale
+        c = s + (x - s[:, None]).clamp_min(0).mean(1) / share
+        return c + (weights * (values - x)).sum(1)
 
 
 def upper_quantile(values: Tensor, share: float) -> Tensor:

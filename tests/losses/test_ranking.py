@@ -254,6 +254,39 @@ def test_ties_share_the_weight():
     assert ap.item() == pytest.approx(0.75), "precision 1/4"
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_ties_at_the_quantile_share_its_weight(compiled):
+    """The weights are 1 above the quantile and equal at it, for negatives (one-way) and for positives (two-way)."""
+    labels, x = (torch.arange(12) < 1).long(), torch.zeros(12, dtype=torch.float64)
+    x[1] = 1.0  # l = 4 for this negative and 1 for ten tied ones; 0.3 of 11 are 3.3
+    one = PartialAUC(12, 0.3, method="cvar", score="linear")
+    both = PartialAUC(12, 1.0, 0.7, method="cvar", score="linear")
+    one.compiled = both.compiled = compiled
+    for _ in range(2):  # at the second visit the averages equal the quantiles
+        x.requires_grad_()
+        (g,) = torch.autograd.grad(one(x, labels, torch.arange(12)), x)
+        expected = torch.full((12,), 2.0 * 2.3 / 10 / 3.3, dtype=torch.float64)
+        expected[0], expected[1] = -(4.0 + 2 * 2.3) / 3.3, 4.0 / 3.3
+        torch.testing.assert_close(g, expected)
+        (g,) = torch.autograd.grad(both(-x, 1 - labels, torch.arange(12)), x)  # one negative, eleven positives
+        torch.testing.assert_close(g, expected)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("min_tpr", [None, 0.5])
+@pytest.mark.parametrize("shift", [-1.0, 1.0])
+def test_no_pair_is_pushed_the_wrong_way_while_quantiles_lag(shift, min_tpr, compiled):
+    raw, labels = problem()
+    loss = PartialAUC(30, 0.3, min_tpr, method="cvar", score="linear", inner_beta=0.9)
+    loss.compiled = compiled
+    loss((raw + shift * labels).requires_grad_(), labels, torch.arange(30))  # the averages start too low or too high
+    x = raw.clone().requires_grad_()
+    (g,) = torch.autograd.grad(loss(x, labels, torch.arange(30)), x)
+    assert (g[labels == 0] >= 0).all()
+    assert (g[labels == 1] <= 0).all()
+    assert g.abs().max() > 0
+
+
 @pytest.mark.parametrize("labels", [[0, 0, 0], [1, 1, 1], [1, 1, 0], [1, 0, 0]])
 @pytest.mark.parametrize("options", [{}, {"method": "cvar"}, {"min_tpr": 0.5}, {"min_tpr": 0.5, "method": "cvar"}])
 def test_batches_of_one_class_and_of_one_positive(labels, options):
