@@ -102,7 +102,7 @@ class GlobalContrastive(Tracked):
             by_s = found.by_scores
             by_x = by_s @ x if views else torch.cat([by_s @ x[n:], by_s.T @ x[:n]])
             along = (by_x * x).sum(1, keepdim=True)  # a feature keeps its length; one of length 0 has x = 0
-            gradient = by_x.addcmul_(x, along, value=-1).div_(length).to(features.dtype)
+            gradient = by_x.addcmul_(x, along, value=-1).div_(length)
         value: Tensor = KnownGradient.apply(features, found.value, gradient)  # type: ignore[no-untyped-call]
         return value
 

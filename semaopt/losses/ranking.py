@@ -134,8 +134,7 @@ class RankingLoss(Tracked):
                 gradient = gradient.index_add_(0, i, slope.sum(1), alpha=-1).mul_(2)
                 if self.score == "sigmoid":
                     gradient = gradient * h * (1 - h)
-            gradient = gradient.reshape(scores.shape).to(scores.dtype)
-        found: Tensor = KnownGradient.apply(scores, value, gradient)  # type: ignore[no-untyped-call]
+        found: Tensor = KnownGradient.apply(scores, value, gradient.reshape(scores.shape))  # type: ignore[no-untyped-call]
         return found
 
     def extra_repr(self) -> str:

@@ -211,7 +211,7 @@ class KnownGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, value: float | Tensor, gradient: Tensor) -> Tensor:
-        ctx.gradient = gradient
+        ctx.gradient, ctx.dtype = gradient, scores.dtype
         if isinstance(value, Tensor):
             return value.clone()
         return torch.tensor(value, dtype=torch.promote_types(scores.dtype, torch.float32), device=scores.device)
@@ -219,4 +219,5 @@ class KnownGradient(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.gradient * g, None, None
+        # Cast last: entries too small for half precision may fit after g, the factor of a GradScaler.
+        return (ctx.gradient * g).to(ctx.dtype), None, None

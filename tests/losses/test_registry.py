@@ -379,6 +379,21 @@ def test_autocast_and_half_precision_inputs_compute_in_float32(name, dtype):
 
 
 @every_loss
+def test_scaled_gradients_of_half_precision_inputs_do_not_underflow(name):
+    """As under GradScaler: the gradient is cast to float16 after it is multiplied by the factor."""
+    case = CASES[name]
+    x = (case.inputs() * (3e3 if case.width == 6 else 6.0)).half()  # long features or saturated scores
+    found = []
+    for closed in (True, False):
+        loss, z = case.make(), x.clone().requires_grad_()
+        loss.closed_form = closed
+        (case.call(loss, z, torch.arange(N)) * 2.0**16).backward()
+        found.append(z.grad)
+    torch.testing.assert_close(*found, rtol=2e-3, atol=2e-7)
+    assert found[1].abs().max() > 0
+
+
+@every_loss
 def test_memory_and_dtype_of_the_averages(name):
     loss = CASES[name].make()
     assert loss.z.dtype == torch.float32
