@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from semaopt.losses.tracked import Tracked, number_of_ranks
 from semaopt.optimizers import ASA, PDAda
 from semaopt.optimizers._minmax import MinMaxOptimizer
 from semaopt.schedules import Follow, Stages
@@ -88,7 +89,9 @@ class AUCModule(lightning.LightningModule):
     A batch is (inputs, labels), or (inputs, labels, index) for a loss that keeps averages per example, such as
     :class:`semaopt.losses.AveragePrecision`. The optimizer is :class:`semaopt.PDAda` for a loss with dual variables
     and :class:`semaopt.ASA` otherwise. Checkpoints hold the network, the variables of the loss, the optimizer and the
-    schedule, so a resumed run equals an uninterrupted one.
+    schedule, so a resumed run equals an uninterrupted one. Several processes compute a ranking loss on their joint
+    batch: the loss gets ``process_group=torch.distributed.group.WORLD`` unless it has a process group. Their batches
+    must then be equally large.
 
     Args:
         network: maps inputs to raw scores (n,), (n, 1) or (n, C), without a sigmoid.
@@ -237,6 +240,11 @@ class AUCModule(lightning.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the position of the stages until the optimizer exists."""
         self._loaded_stages = checkpoint.get("stages")
+
+    def on_fit_start(self) -> None:
+        """Compute a ranking loss on the joint batch, because DDP copies the averages of one process to the others."""
+        if isinstance(self.loss, Tracked) and self.loss.process_group is None and number_of_ranks() > 1:
+            self.loss.process_group = torch.distributed.group.WORLD
 
     def on_train_start(self) -> None:
         """Continue the stages of a checkpoint."""

@@ -64,6 +64,7 @@ class GlobalContrastive(Tracked):
 
         A batch of one example has no negatives: it gives 0 and no gradient.
         """
+        self._refuse_overwritten()
         shapes = tuple(first.shape), tuple(second.shape)
         ok = first.dim() == 2 and shapes[0] == shapes[1]
         require(ok, "features", shapes, "must both have the shape (n, d)", "Flatten the features of an example.")

@@ -200,6 +200,7 @@ class MeanAveragePrecision(RankingLoss):
 
     def forward(self, scores: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Return 1 minus the smooth average precision; a batch without positives gives 0 and no gradient."""
+        self._refuse_overwritten()
         closed = self.num_labels == 1 and self._uses_closed_form()
         if closed and (found := self._compiled(scores, labels, index, self._options())) is not None:
             return found
@@ -378,6 +379,7 @@ class PartialAUC(RankingLoss):
 
     def forward(self, scores: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss; a batch that lacks positives or negatives gives 0 and no gradient."""
+        self._refuse_overwritten()
         closed = self._uses_closed_form()
         if closed and (found := self._compiled(scores, labels, index, self._options())) is not None:
             return found
@@ -532,6 +534,7 @@ class NDCG(RankingLoss):
 
     def forward(self, scores: Tensor, relevance: Tensor, index: Tensor) -> Tensor:
         """Return 1 minus the smooth NDCG of the queries of the batch; queries without relevant items are ignored."""
+        self._refuse_overwritten()
         with without_autocast(scores):
             _validate_shapes(scores, relevance, 1)
             require(isinstance(index, Tensor), "index", index, "must be a tensor", "It also determines the queries.")

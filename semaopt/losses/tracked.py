@@ -46,7 +46,9 @@ class Tracked(nn.Module):
         process_group: if given, scores are gathered and every rank computes the loss of the joint batch of all ranks.
             Averages and gradients then equal those of one process, provided that gradients are averaged over the
             ranks, as in DDP, and that all ranks have the same batch size. By default each rank uses its own batch and
-            keeps the averages of the examples that it has seen; see :meth:`synchronize`.
+            keeps the averages of the examples that it has seen; see :meth:`synchronize`. Then keep the loss outside of
+            the module that DDP wraps, or construct DDP with ``forward_sync_buffers=False``: DDP copies the buffers of
+            rank 0 to all ranks before each forward pass. Losses in training raise an error if that has happened.
         device: device of the averages.
 
     The averages are a float32 buffer :attr:`z`, NaN for an example that was not visited yet. They are saved with the
@@ -55,6 +57,7 @@ class Tracked(nn.Module):
     """
 
     z: Tensor | None
+    writer: Tensor
     #: Names of the buffers that hold averages.
     averages: ClassVar[tuple[str, ...]] = ("z",)
     #: Whether a loss that has a closed form of its gradient uses it; results agree to rounding.
@@ -77,6 +80,9 @@ class Tracked(nn.Module):
             size = validate_integer("size", size, "Pass len(train), the number of training examples.")
             z = torch.full((size, *shape), math.nan, dtype=torch.float32, device=device)
         self.register_buffer("z", z)
+        #: Rank that wrote the averages last. DDP overwrites it together with them.
+        self.register_buffer("writer", torch.tensor(-1, device=device), persistent=False)
+        self._rank: int | None = None
 
     def average(self, g: Tensor, rows: Rows, name: str = "z") -> Tensor:
         """Update the averages of ``rows`` with the inner values ``g``; return them with the derivative of ``g``."""
@@ -170,8 +176,25 @@ class Tracked(nn.Module):
 
     def _uses_closed_form(self) -> bool:
         """Return whether the gradient is computed in closed form: in training, without gathering or transforms."""
-        training = self.training and torch.is_grad_enabled() and self.z is not None
-        return self.closed_form and training and self.process_group is None and is_eager()
+        return self.closed_form and self._tracks() and self.process_group is None and is_eager()
+
+    def _tracks(self) -> bool:
+        return self.training and torch.is_grad_enabled() and self.z is not None
+
+    def _refuse_overwritten(self) -> None:
+        """Raise if DDP has copied the averages of rank 0 to this rank since its last batch."""
+        own = self.process_group is None and self._tracks() and not torch.compiler.is_compiling()
+        if not own or number_of_ranks() == 1:
+            return
+        if self._rank is not None and self.writer.item() != self._rank:
+            raise RuntimeError(
+                f"{type(self).__name__}: DDP has overwritten the averages of rank {self._rank} with those of another "
+                "rank, because it copies the buffers of the module that it wraps. Pass process_group="
+                "torch.distributed.group.WORLD to the loss, keep the loss outside of the wrapped module, or construct "
+                "DDP with forward_sync_buffers=False"
+            )
+        self._rank = torch.distributed.get_rank()
+        self.writer.fill_(self._rank)
 
     def _buffer(self, name: str) -> Tensor | None:
         """Return the averages to update, or None in evaluation mode and under ``no_grad``."""
@@ -193,6 +216,12 @@ class Tracked(nn.Module):
             if new.dtype.itemsize < 4:
                 setattr(self, name, old.to(new.device, torch.float32))
         return self
+
+
+def number_of_ranks() -> int:
+    """Return the number of processes that train together."""
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if distributed else 1
 
 
 def full_precision(*tensors: Tensor) -> tuple[Tensor, ...]:

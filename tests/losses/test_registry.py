@@ -545,6 +545,31 @@ def test_two_ranks_in_ddp_equal_one(tmp_path):
     assert run_on_two(wrapped_ranks, tmp_path)
 
 
+def unsynchronized_ranks(rank, folder):
+    for name, case in CASES.items():
+        parts = [index[rank::2] for index in batches(4, 8)]
+        plain = torch.nn.parallel.DistributedDataParallel(Both(case))
+        fit(plain, parts[:1])
+        a = torch.randn(N, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+        if rank == 0:  # its averages are the ones that DDP keeps
+            plain(a, parts[1])
+        else:
+            text = rf"{type(plain.module.loss).__name__}: DDP .* of rank 1 .*process_group=.*forward_sync_buffers=False"
+            with pytest.raises(RuntimeError, match=text):
+                plain(a, parts[1])
+        separate = torch.nn.parallel.DistributedDataParallel(Both(case), forward_sync_buffers=False)
+        fit(separate, parts)
+        visited = (~separate.module.loss.z.isnan()).reshape(N, -1).any(1).nonzero().flatten().tolist()
+        assert set(visited) <= set(torch.cat(parts).tolist()), name
+        again = copy.deepcopy(separate.module)
+        fit(again, parts)  # a copy belongs to the same rank
+
+
+@pytest.mark.slow
+def test_averages_that_ddp_overwrites_are_an_error(tmp_path):
+    assert run_on_two(unsynchronized_ranks, tmp_path)
+
+
 TRAINING = """
 import os, signal, sys, torch, semaopt
 from pathlib import Path
