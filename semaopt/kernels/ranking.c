@@ -58,9 +58,11 @@ static double push(const double *h, double *by_h, int64_t n, double above, doubl
     return sum;
 }
 
-/* The mean of 1 - z1/z2, with the mean of l over the positives (z1) and over all (z2), weighted by the prior. */
+/* The mean of 1 - z1/z2, with the mean of l over the positives (z1) and over all (z2), weighted by the prior. If the prior
+ * is given and there are no negatives, z2 is unknown: the value is 0 and the averages stay. */
 static void average_precision(Pairs *b, Ranking *r) {
     int64_t positives = b->positives, negatives = b->others - positives;
+    if (negatives == 0 && !isnan(r->prior)) return;
     double p = isnan(r->prior) ? (double)positives / b->others : r->prior, total = 0.0;
     double first = p / positives, second = (1.0 - p) / (negatives > 0 ? negatives : 1);
     for (int64_t k = 0; k < positives; k++) {

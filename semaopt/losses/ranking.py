@@ -199,16 +199,20 @@ class MeanAveragePrecision(RankingLoss):
         self.register_buffer("prior", p, persistent=False)
 
     def forward(self, scores: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return 1 minus the smooth average precision; a batch without positives gives 0 and no gradient."""
+        """Return 1 minus the smooth average precision.
+
+        A batch without positives gives 0 and no gradient. If the prior is given, so does one without negatives, which
+        leaves the precision unknown. Of several labels, such a label is left out.
+        """
         self._refuse_overwritten()
         closed = self.num_labels == 1 and self._uses_closed_form()
         if closed and (found := self._compiled(scores, labels, index, self._options())) is not None:
             return found
         with without_autocast(scores):
             if closed:
-                batch = self._labelled(scores.detach(), labels, index)
+                batch = self._comparable(self._labelled(scores.detach(), labels, index))
                 return self._with_gradient(scores, batch, batch.present, functools.partial(self._derive, batch))
-            batch = self._labelled(scores, labels, index, self.num_labels)
+            batch = self._comparable(self._labelled(scores, labels, index, self.num_labels))
             g, i, c = self._inner(batch)
             rows = batch.rows[i]
             z = self.average(g, rows if self.num_labels == 1 else (rows, c))
@@ -217,6 +221,13 @@ class MeanAveragePrecision(RankingLoss):
     def _options(self) -> kernel.Options:
         prior = math.nan if self.prior is None else float(self.prior)
         return self._kernel_options("average_precision", prior=prior)
+
+    def _comparable(self, batch: Ranked) -> Ranked:
+        """Drop the positives of labels without negatives if the prior is given."""
+        if self.prior is None:
+            return batch
+        negative = ~batch.w if batch.present is None else batch.present & ~batch.w
+        return batch._replace(w=batch.w & negative.any(0))
 
     def _inner(self, batch: Ranked) -> tuple[Tensor, Tensor, Tensor]:
         """Return g = (a, a + (1-p) E[l_ij | j negative]), a = p E[l_ij | j positive]; also i and the column."""

@@ -101,6 +101,26 @@ def test_batches_of_one_class_are_accepted(labels, prior):
     assert torch.isfinite(scores).all()
 
 
+@pytest.mark.parametrize("form", ["C", "torch", "autograd", "columns"])
+def test_positives_without_negatives_are_not_counted_if_the_prior_is_given(form):
+    """Their precision would be 1; missing labels are no negatives."""
+    loss = MeanAveragePrecision(6, 2, prior=0.3) if form == "columns" else AveragePrecision(6, prior=0.3)
+    loss.compiled, loss.closed_form = form == "C", form != "autograd"
+    x = torch.randn(6, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    ones = torch.tensor([1.0, 1.0, torch.nan, 1.0, 1.0, torch.nan])
+    some = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0, 0.0])
+    if form == "columns":
+        alone = AveragePrecision(6, prior=0.3)(x, some, torch.arange(6))
+        value = loss(torch.stack([x, x], 1), torch.stack([ones, some], 1), torch.arange(6))
+        torch.testing.assert_close(value, alone)
+        assert loss.z[:, 0].isnan().all()
+    else:
+        value = loss(x, ones, torch.arange(6))
+        assert value == 0
+        assert (torch.autograd.grad(value, x)[0] == 0).all()
+        assert loss.z.isnan().all()
+
+
 @pytest.mark.parametrize("width", [1, 3])
 def test_steps_equal_scma(width):
     """SCMA on closures and SGD on the module give equal parameters and averages for equal batches."""
