@@ -50,7 +50,7 @@ class FirstBatches:
         """
         w, present = batch.w, batch.present
         count = torch.full_like(p, len(w)) if present is None else present.sum(0).to(p)
-        new = self._observe_moves(batch, p, y) * (count > 0)
+        new = self._observe_moves(batch, count, p, y) * (count > 0)
         share = w.sum(0) / count.clamp_min(1)
         self._shares = self._shares + new * torch.stack(
             [torch.ones_like(share), count, w.sum(0), share, share.square()]
@@ -63,10 +63,16 @@ class FirstBatches:
             texts += self._prior_text(p)
         return texts
 
-    def _observe_moves(self, batch: Batch, p: Tensor, y: Tensor) -> Tensor:
-        """Compare the move of y since the last call with its gradient there; return 1 for a new batch, else 0."""
+    def _observe_moves(self, batch: Batch, count: Tensor, p: Tensor, y: Tensor) -> Tensor:
+        """Compare the move of y since the last call with its gradient there; return 1 for a new batch, else 0.
+
+        Args:
+            batch: the new batch.
+            count: number of labels in each column.
+            p, y: prior and dual variable.
+        """
         b = p - batch.w if batch.present is None else (p - batch.w) * batch.present
-        by_y = (b * batch.h).mean(0) - p * (1 - p) * y
+        by_y = ((b * batch.h).sum(0) / count.clamp_min(1) - p * (1 - p) * y) * (count > 0)
         new = torch.ones((), device=batch.raw.device)
         if self._last is not None:
             before, old_y, old_gradient = self._last

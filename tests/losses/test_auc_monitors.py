@@ -153,6 +153,25 @@ def test_minimized_dual_variable_warns(kind):
         optimize(lambda model, auc: kind([*model.parameters(), *auc.parameters()], lr=0.01))
 
 
+def test_moves_of_y_are_compared_with_the_gradient_of_the_labelled_examples():
+    """With 31 of 32 labels missing, or a column without labels, y follows its gradient and nothing is warned."""
+    auc = AUCMinMax([0.5, 0.5], score="linear")
+    optimizer = torch.optim.SGD(auc.dual_parameters(), lr=0.1, maximize=True)
+
+    def train():
+        for k in range(20):
+            optimizer.zero_grad()
+            b = torch.full((64, 2), torch.nan)
+            b[:2, 0] = torch.tensor([1.0, 0.0])
+            h = (b == 1) * 4.0 + 1e-3 * k
+            auc(h.requires_grad_(), b).backward()
+            optimizer.step()
+
+    auc.s.requires_grad_(False), auc.r.requires_grad_(False)
+    assert warnings_of(train) == []
+    assert auc.y[0] < -1
+
+
 @pytest.mark.parametrize("name", ["SGDA", "SGDMax", "EpochSGDA", "PESSGDA", "PESAdaGrad", "AccMDA"])
 @pytest.mark.parametrize("score", ["sigmoid", "linear"])
 def test_min_max_optimizers_do_not_warn(name, score):
