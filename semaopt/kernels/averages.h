@@ -29,9 +29,9 @@ static inline double log_sum(double a, double b) {
     return isinf(high) ? high : high + log1p(exp(low - high));
 }
 
-/* The average of logarithms of values. */
+/* The average of logarithms of values; one that has overflowed starts again. */
 static inline double log_averaged(double old, double g, double gamma) {
-    return isnan(old) ? g : log_sum(old + log1p(-gamma), g + log(gamma));
+    return !isfinite(old) ? g : log_sum(old + log1p(-gamma), g + log(gamma));
 }
 
 /* The raw score, or its sigmoid. */

@@ -108,11 +108,11 @@ class Tracked(nn.Module):
 
     @torch.no_grad()
     def update_log(self, buffer: Tensor, log_g: Tensor, rows: Rows) -> Tensor:
-        """Do as :meth:`update` for logarithms."""
+        """Do as :meth:`update` for logarithms; an average that has overflowed starts again."""
         old = buffer[rows].to(log_g.dtype)
         kept = math.log(self.inner_beta) if self.inner_beta > 0 else -math.inf
         mixed = torch.logaddexp(old + kept, log_g + math.log1p(-self.inner_beta))
-        new = torch.where(old.isnan(), log_g, mixed)
+        new = torch.where(old.isfinite(), mixed, log_g)
         buffer[rows] = new.to(buffer.dtype)
         return new
 

@@ -274,6 +274,20 @@ def test_ties_share_the_weight():
     assert ap.item() == pytest.approx(0.75), "precision 1/4"
 
 
+@pytest.mark.parametrize("form", ["C", "torch", "autograd"])
+@pytest.mark.parametrize("min_tpr", [None, 0.5])
+def test_an_average_that_has_overflowed_starts_again(min_tpr, form):
+    labels, index = torch.tensor([1, 0, 0]), torch.arange(3)
+    loss, fresh = (PartialAUC(3, min_tpr=min_tpr, score="linear") for _ in range(2))
+    loss.compiled, loss.closed_form = form == "C", form != "autograd"
+    loss(torch.tensor([-1e30, 1e30, 0.0], requires_grad=True), labels, index)
+    assert not loss.z[0].isfinite()
+    x = torch.tensor([0.3, 0.1, -0.2], requires_grad=True)
+    found, expected = (torch.autograd.grad(one(x, labels, index), x)[0] for one in (loss, fresh))
+    torch.testing.assert_close(found, expected)
+    assert loss.z[0].isfinite()
+
+
 @pytest.mark.parametrize("compiled", [True, False])
 def test_ties_at_the_quantile_share_its_weight(compiled):
     """The weights are 1 above the quantile and equal at it, for negatives (one-way) and for positives (two-way)."""
