@@ -482,7 +482,8 @@ class NDCG(RankingLoss):
     the K-th and the next score of its query. The thresholds are moving averages as well.
 
     Args:
-        relevance: (n,) of the whole training set, >= 0; it determines the ideal gains :math:`Z_q`.
+        relevance: (n,) of the whole training set, such as grades 0..4; it determines the ideal gains :math:`Z_q`. Its
+            entries are >= 0, and their gains 2^relevance finite in float32.
         query: (n,) integers, the query of each example; None for one query.
         top_k: K, or None for all ranks.
         gate_temperature: tau of the gate.
@@ -538,6 +539,8 @@ class NDCG(RankingLoss):
         self.register_buffer("query", ids.to(torch.int32), persistent=False)
         self.register_buffer("counts", counts, persistent=False)
         ideal = ideal_gains(rel, ids, counts, top_k)
+        ok, rule = bool(ideal.isfinite().all()), "must have a finite gain: 2^relevance overflows"
+        require(ok, "relevance", float(rel.max()), rule, "Pass grades such as 0..4, or log2(1 + count).")
         self.register_buffer("ideal", ideal, persistent=False)
         self.register_buffer("scale", torch.where(ideal > 0, counts / ideal, 0.0), persistent=False)
         if top_k is not None:

@@ -428,6 +428,8 @@ def test_all_losses_take_the_common_options(make):
         (lambda: PartialAUC(4, temperature=0.0), r"temperature=0\.0.*must be a finite number > 0"),
         (lambda: PartialAUC(4, prior=2.0), r"prior=2\.0.*must lie in \(0, 1\)"),
         (lambda: NDCG([-1.0, 0.0]), r"relevance=\(2,\).*must be numbers >= 0"),
+        (lambda: NDCG([200.0, 0.0]), r"relevance=200\.0.*2\^relevance overflows\. Pass grades such as 0\.\.4, or log2"),
+        (lambda: NDCG([torch.inf, 0.0]), r"relevance=inf.*2\^relevance overflows"),
         (lambda: NDCG([1.0, 0.0], [1]), r"query=1.*must have 2 entries"),
         (lambda: NDCG([1.0, 0.0], prior=2.0), r"prior=2\.0.*must lie in \(0, 1\)"),
         (lambda: NDCG([1.0, 0.0], top_k=0), r"top_k=0.*must be a whole number >= 1"),
