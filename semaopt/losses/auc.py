@@ -139,6 +139,7 @@ class AUCMinMax(nn.Module):
             require(fits, name, tuple(start.shape), rule, "Pass one number per class.")
         self.s, self.r, self.y = (Parameter(start.reshape(-1).expand(len(p)).clone()) for start in starts.values())
         self.validate = validate
+        self._labelled: Tensor | None = None  # columns that had a label in the last batch; None: all
         self._first_batches: FirstBatches | None = None
         self._watching = True
         self._diverged = False
@@ -191,7 +192,7 @@ class AUCMinMax(nn.Module):
             unchanged = torch.equal(self._exact_prior.to(old), old)  # else it was loaded or set since
             dtype = torch.promote_types(self.prior.dtype, torch.float32)
             self.prior = (self._exact_prior if unchanged else old).to(self.prior.device, dtype)
-        self._first_batches = None
+        self._first_batches = self._labelled = None
         return self
 
     @property
@@ -234,6 +235,7 @@ class AUCMinMax(nn.Module):
             h = h.reshape(-1, len(p))
             w, present = self._weights(labels, dtype, validate)
             if eager:
+                self._labelled = None if present is None else present.any(0)
                 value = ClosedFormColumns.apply(  # type: ignore[no-untyped-call]
                     h, s, r, y, w, present, p, self.margin, self.score
                 )
@@ -249,14 +251,18 @@ class AUCMinMax(nn.Module):
         """Return the estimate of E[(m - h(a) + h(a'))^2] over pairs that ``loss`` implies; it is never negative.
 
         The min-max objective itself is negative for a good model. This value is about m^2 for equal scores and 0 for
-        scores that are m apart. While y lags behind the model, the estimate is too small. It is cut off at 0.
+        scores that are m apart. While y lags behind the model, the estimate is too small. It is cut off at 0. Columns
+        without any label in the last batch are left out, as in the loss; compiled code does not record them.
 
         >>> auc = semaopt.losses.AUCMinMax(prior=0.5)
         >>> auc.value_for_display(torch.tensor(-0.1))
         tensor(0.6000)
         """
-        spread = (self.prior * (1 - self.prior)).mean()
-        value: Tensor = (loss.detach() / spread + self.margin**2).clamp_min(0)
+        spread = self.prior * (1 - self.prior)
+        if self._labelled is not None:
+            kept = self._labelled | ~self._labelled.any()  # all if none has a label: the loss is then 0
+            spread = torch.where(kept, spread, 0.0).sum() / kept.sum()
+        value: Tensor = (loss.detach() / spread.mean() + self.margin**2).clamp_min(0)
         return value
 
     @torch.no_grad()

@@ -148,6 +148,21 @@ def test_saddle_value_is_the_pairwise_square_loss(score, seed, n, m):
     torch.testing.assert_close(auc.value_for_display(value), pairs.mean().detach(), rtol=1e-10, atol=1e-12)
 
 
+def test_the_displayed_value_leaves_columns_without_labels_out():
+    """The loss is the mean over the labelled columns, so the estimate is that of these columns alone."""
+    h, b = batch()
+    missing = torch.full_like(b, torch.nan, dtype=torch.float64)
+    one, two = AUCMinMax(0.3), AUCMinMax([0.3, 0.4])
+    expected = one.value_for_display(one(h, b))
+    found = two(torch.stack([h, h], 1), torch.stack([b.double(), missing], 1))
+    torch.testing.assert_close(two.value_for_display(found).to(expected), expected)
+    assert expected > 0
+    empty = two(torch.stack([h, h], 1), torch.stack([missing, missing], 1))
+    assert two.value_for_display(empty).isfinite()
+    both = two(torch.stack([h, h], 1), torch.stack([b, b], 1))  # integer labels: none is missing
+    torch.testing.assert_close(two.value_for_display(both), (both / ((0.21 + 0.24) / 2) + 1).detach())
+
+
 def test_the_displayed_value_is_never_negative():
     """This holds even if y is far from its maximizer and the objective far below its saddle value."""
     h, b = batch()
