@@ -206,6 +206,24 @@ def test_mean_average_precision_is_the_mean_over_the_labels():
     torch.testing.assert_close(loss(scores, labels), torch.stack(parts).mean())
 
 
+@pytest.mark.parametrize("columns", [1, 2])
+def test_averages_of_average_precision_converge_to_the_exact_inner_value_of_a_frozen_model(columns):
+    """Use running means over batches with all 6 positives and 8 of 24 negatives; the prior is that of the data."""
+    raw, labels = problem()
+    scores = torch.stack([raw, raw.roll(7)], 1)[:, :columns]
+    loss = MeanAveragePrecision(30, columns, prior=0.2).double()
+    positive, negative = (labels == 1).nonzero().flatten(), (labels == 0).nonzero().flatten()
+    generator = torch.Generator().manual_seed(0)
+    for k in range(1, 1001):
+        loss.inner_beta = 1 - 1 / k
+        rows = torch.cat([positive, negative[torch.randperm(24, generator=generator)[:8]]])
+        loss(scores[rows].requires_grad_(), labels[rows, None].expand(-1, columns), rows)
+    for c in range(columns):
+        found = loss.z[positive] if columns == 1 else loss.z[positive, c]
+        torch.testing.assert_close(found, by_loops(scores[:, c].sigmoid(), labels, 0.2), rtol=0.02, atol=0.0)
+    assert loss.z[negative].isnan().all()
+
+
 def test_gradient_equals_libauc():
     """Compare with LibAUC's average precision at gamma = 1, which equals the first visit here."""
     libauc = pytest.importorskip("libauc.losses.auc", reason="LibAUC is optional")
@@ -381,6 +399,23 @@ def test_queries_without_relevant_items_do_not_count():
     value.backward()
     assert value == 0
     assert (scores.grad == 0).all()
+
+
+@pytest.mark.parametrize("size", [5, 15])
+def test_averages_of_ndcg_converge_to_the_exact_inner_value_of_a_frozen_model(size):
+    """In batches of k items of a query, the pair of an item with itself has weight 1/k; whole queries are exact."""
+    raw, _ = problem()
+    query, relevance = torch.arange(30) // 15, torch.arange(30) % 4.0
+    loss, h = NDCG(relevance, query).double(), raw.sigmoid()
+    generator = torch.Generator().manual_seed(0)
+    loss((raw + 1).requires_grad_(), relevance, torch.arange(30))  # the first visit is of another model
+    for k in range(1, 2001):
+        loss.inner_beta = max(0.0, 1 - 15 / size / k)  # each item is in size of 15 batches
+        rows = torch.cat([15 * q + torch.randperm(15, generator=generator)[:size] for q in range(2)])
+        loss(raw[rows].requires_grad_(), relevance[rows], rows)
+    pair = (1 + h - h[:, None]).clamp_min(0).square() * (query == query[:, None])  # with the own item: 1
+    exact = 1 / size + (1 - 1 / size) * (pair.sum(1) - 1) / 14
+    torch.testing.assert_close(loss.z, exact, rtol=0.02 if size < 15 else 1e-9, atol=0.0)
 
 
 def test_a_gate_over_all_ranks_changes_little():
