@@ -27,7 +27,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from semaopt._validation import require, validate_beta, validate_integer
 from semaopt.losses._auc_objective import is_eager
@@ -60,7 +59,8 @@ class Tracked(nn.Module):
     writer: Tensor
     #: Names of the buffers that hold averages.
     averages: ClassVar[tuple[str, ...]] = ("z",)
-    #: Whether a loss that has a closed form of its gradient uses it; results agree to rounding.
+    #: Whether a loss that has a closed form of its gradient uses it; results agree to rounding. Set it to False for
+    #: second derivatives (``create_graph=True``).
     closed_form: bool = True
 
     def __init__(
@@ -246,7 +246,11 @@ class KnownGradient(torch.autograd.Function):
         return torch.tensor(value, dtype=torch.promote_types(scores.dtype, torch.float32), device=scores.device)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph=True
+            raise RuntimeError(
+                "create_graph=True: the closed form of the gradient has no second derivative. Set loss.closed_form = "
+                "False before the forward pass, so that autograd computes both"
+            )
         # Cast last: entries too small for half precision may fit after g, the factor of a GradScaler.
         return (ctx.gradient * g).to(ctx.dtype), None, None

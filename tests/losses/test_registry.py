@@ -312,6 +312,19 @@ def test_closed_form_gradients_of_lists_and_features_equal_autograd(name, dtype)
 
 
 @every_loss
+def test_second_derivatives_need_the_slow_form(name):
+    case = CASES[name]
+    loss, x = case.make(), case.inputs(dtype=torch.float32).requires_grad_()
+    value = case.call(loss, x, torch.arange(N))
+    if type(value.grad_fn).__name__ == "KnownGradientBackward":
+        with pytest.raises(RuntimeError, match=r"no second derivative.*Set loss\.closed_form = False"):
+            torch.autograd.grad(value, x, create_graph=True)
+    loss.closed_form = False
+    (g,) = torch.autograd.grad(case.call(loss, x, torch.arange(N)), x, create_graph=True)
+    assert torch.autograd.grad(g.square().sum(), x)[0].abs().max() > 0
+
+
+@every_loss
 def test_resume_is_bit_exact(name):
     case = CASES[name]
 
