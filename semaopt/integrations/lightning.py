@@ -145,6 +145,7 @@ class AUCModule(lightning.LightningModule):
         self.train_data, self.sampler = train_data, sampler
         self.stages: Stages | None = None
         self._loaded_stages: dict[str, Any] | None = None
+        self._joined_loss = False
         chosen = ranking_metrics() if metrics is None else metrics
         chosen = chosen if isinstance(chosen, MetricCollection) else MetricCollection(chosen)
         self.validation_metrics = chosen.clone(prefix="validation_")
@@ -245,6 +246,13 @@ class AUCModule(lightning.LightningModule):
         """Compute a ranking loss on the joint batch, because DDP copies the averages of one process to the others."""
         if isinstance(self.loss, Tracked) and self.loss.process_group is None and number_of_ranks() > 1:
             self.loss.process_group = torch.distributed.group.WORLD
+            self._joined_loss = True
+
+    def on_fit_end(self) -> None:
+        """Take the process group away again: a module that holds one cannot be pickled."""
+        if isinstance(self.loss, Tracked) and self._joined_loss:
+            self.loss.process_group = None
+            self._joined_loss = False
 
     def on_train_start(self) -> None:
         """Continue the stages of a checkpoint."""
