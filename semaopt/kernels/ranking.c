@@ -147,15 +147,16 @@ static int64_t quantile_position(double share, int64_t n) {
     return above < n - 1 ? above : n - 1;
 }
 
-/* The weight of each of `tied` entries that equal the quantile: what `larger` entries lack to the sum `scale`. */
-static double tied_weight(double scale, int64_t larger, int64_t tied) {
-    return tied > 0 && scale > larger ? (scale - larger) / tied : 0.0;
+/* The weight of an entry: 1 above the tracked quantile s. The entries that equal the quantile of the batch share `rest`,
+ * what the weights of all entries lack to their sum; no weight is negative. */
+static inline double weight_in_tail(double entry, double s, double quantile, double rest) {
+    double weight = entry > s ? 1.0 : 0.0;
+    return entry == quantile ? fmax(weight + rest, 0.0) : weight;
 }
 
 /* c_i = s_i + E_j (l_ij - s_i)_+ / a, with the tracked upper a-quantile s_i of the losses of i. The one-way loss is the
  * mean of c_i. The two-way loss is the same expression on the tracked c_i, with the share of the positives in place of a.
- * The derivative has a weight of 1 for each entry above the tracked quantile; the entries that equal the quantile of the
- * batch share the rest evenly. */
+ * The derivative has the weights of weight_in_tail, whose sum is the number of entries in the tail. */
 static void cvar(Pairs *b, Ranking *r, int two_way) {
     int64_t positives = b->positives, others = b->others;
     int width = two_way ? 2 : 1;
@@ -188,11 +189,9 @@ static void cvar(Pairs *b, Ranking *r, int two_way) {
             excess += c > s ? c - s : 0.0;
             larger += c > s, tied += c == quantile;
         }
-        double rest = tied_weight(all, larger, tied);
-        for (int64_t k = 0; k < positives; k++) {
-            double c = b->fresh[2 * k + 1];
-            weights[k] = ((c > s ? 1.0 : 0.0) + (c == quantile ? rest : 0.0)) / all;
-        }
+        double rest = (all - larger) / tied;
+        for (int64_t k = 0; k < positives; k++)
+            weights[k] = weight_in_tail(b->fresh[2 * k + 1], s, quantile, rest) / all;
         r->value = s + excess / all;
     }
     for (int64_t k = 0; k < positives; k++) {
@@ -202,10 +201,10 @@ static void cvar(Pairs *b, Ranking *r, int two_way) {
             double d = distance(b->top[k], b->h[q], r->margin);
             larger += d * d > s, tied += d * d == quantiles[k];
         }
-        double c = 2.0 * weights[k] / scale, rest = tied_weight(scale, larger, tied);
+        double c = 2.0 * weights[k] / scale, rest = (scale - larger) / tied;
         for (int64_t q = 0; q < others; q++) {
             double d = distance(b->top[k], b->h[q], r->margin);
-            double slope = c * d * ((d * d > s ? 1.0 : 0.0) + (d * d == quantiles[k] ? rest : 0.0));
+            double slope = c * d * weight_in_tail(d * d, s, quantiles[k], rest);
             b->by_h[q] += slope;
             by_top += slope;
         }

@@ -444,16 +444,16 @@ class PartialAUC(RankingLoss):
     def _worst_share(self, values: Tensor, share: float, rows: Rows, name: str) -> Tensor:
         """Return s + E (x - s)_+ / share for each row of values x, with its tracked upper quantile s.
 
-        No derivative is negative: a value above s has 1/(share n), and the values equal to the quantile of the batch
-        have equal parts of what is then missing to 1.
+        Its derivative in a value above s is 1/(share n). The values equal to the quantile of the batch have equal parts
+        of what is missing to the sum 1, but no derivative is negative.
         """
         x = values.detach()
         quantile = upper_quantile(x, share)
         s = self.average(quantile, rows, name)
         larger, tied = x > s[:, None], x == quantile[:, None]
         scale = share * x.shape[1]
-        rest = (scale - larger.sum(1, dtype=x.dtype)).clamp_min(0) / tied.sum(1)
-        weights = (larger + rest[:, None] * tied) / scale
+        rest = (scale - larger.sum(1, dtype=x.dtype)) / tied.sum(1)
+        weights = (larger + rest[:, None] * tied).clamp_min(0) / scale
         c = s + (x - s[:, None]).clamp_min(0).mean(1) / share
         return c + (weights * (values - x)).sum(1)
 

@@ -195,21 +195,6 @@ def test_studies_of_different_code_are_joined_and_the_report_says_so(folders, tm
     assert "code" not in origins["environment"]
 
 
-def test_records_with_one_origin_for_all_studies_are_read(folders, tmp_path):
-    """Versions before studies could be finished one by one wrote them."""
-    go(tmp_path / "new", SPEC)
-
-    def change(content):
-        studies = [{key: one[key] for key in ("finals", "tuning")} for one in content["studies"]]
-        origin = {**content["studies"][0]["origin"], "runs": 45, "seconds": 7.5}
-        return {**content, "studies": studies, "origin": origin}
-
-    old = rewritten(tmp_path / "new", tmp_path / "old", change)
-    found = load.results([old], "")
-    assert lasting(found) == lasting(load.results([tmp_path / "new"], "")) == lasting(load.results([old, *folders], ""))
-    assert (found.findings[0].origin.runs, found.findings[0].origin.seconds) == (45, 7.5)
-
-
 def test_the_origin_of_several_studies():
     first = Origin("semaopt run a", "a", {"torch": "1", "code": "x"}, 2, 3.0, 60.0, "2026-01-01 10:00:00")
     second = Origin("semaopt run b", "b", {"torch": "1", "code": "y"}, 4, 5.0, 30.0, "2026-01-01 11:00:00")

@@ -74,7 +74,7 @@ class AveragePrecision(Tracked):
         for c in range(h.shape[1]):
             known, positive = ~np.isnan(labels[:, c]), labels[:, c] > 0
             negative = known & ~positive
-            if not positive.any():
+            if not positive.any() or (prior is not None and not negative.any()):
                 continue
             p, terms = positive.sum() / known.sum() if prior is None else prior[c], []
             for i in np.flatnonzero(positive):
@@ -104,15 +104,22 @@ class PartialAUC(Tracked):
             if min_tpr is None:
                 return lam * sum(np.log(one) for one in z) / len(z)
             return outer * np.log(self.average("all", sum(one ** (lam / outer) for one in z) / len(z)))
-        c = []
-        for i, loss in losses.items():
-            s = self.average((index[i], "s"), upper_quantile(loss, max_fpr))
-            c.append(s + positive_part(loss - s).mean() / max_fpr)
+        c = [self.worst_share((index[i], "s"), loss, max_fpr) for i, loss in losses.items()]
         if min_tpr is None:
             return sum(c) / len(c)
         c = np.array([self.average((index[i], "c"), one) for i, one in zip(positive, c, strict=True)])
-        s = self.average("all", upper_quantile(c, 1 - min_tpr))
-        return s + positive_part(c - s).mean() / (1 - min_tpr)
+        return self.worst_share("all", c, 1 - min_tpr)
+
+    def worst_share(self, key, x, share):
+        """s + E (x - s)_+ / share, where s is the tracked upper quantile.
+
+        The entries that equal the quantile of the batch share the weight that is left; no derivative is negative.
+        """
+        real, quantile, count = np.real(x), np.real(upper_quantile(x, share)), share * len(x)
+        s = np.real(self.average(key, quantile))
+        larger, tied = real > s, real == quantile
+        weights = np.maximum(larger + tied * (count - larger.sum()) / tied.sum(), 0) / count
+        return s + positive_part(real - s).mean() / share + 1j * (weights * np.imag(x)).sum()
 
 
 class NDCG(Tracked):
