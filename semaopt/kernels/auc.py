@@ -1,4 +1,4 @@
-"""The objective of AUC maximization for one class with its gradients in one pass, in C and Triton, and a slow twin."""
+"""The objective of AUC maximization with its gradients in one pass, in C and Triton, and slow twins."""
 
 from __future__ import annotations
 
@@ -110,6 +110,86 @@ def auc_on_device(
         return None
     triton_launch.launch(kernels.objective, 1, arguments, constants, scores.device)
     return DeviceResult(numbers, gradient)
+
+
+class Columns(NamedTuple):
+    """The mean objective over the columns that have a label, and its derivatives."""
+
+    value: Tensor
+    by_scores: Tensor
+    by_variables: Tensor
+    """By s, r and y, shape (3, C)."""
+    labelled: Tensor | None = None
+    """Which columns have a label; None: all."""
+    wrong: bool = False
+    """Whether a label is neither {0, 1} nor {-1, 1} nor missing."""
+
+
+def auc_columns(
+    scores: Tensor, labels: Tensor, variables: tuple[Tensor, ...], margin: float, sigmoid: bool
+) -> Columns | None:
+    """Compute value and gradients of several classes in C; return None if it does not support these tensors.
+
+    Args:
+        scores: raw scores (n, C) on the CPU.
+        labels: (n, C) on the CPU; NaN is a missing label.
+        variables: p, s, r and y, each (C,).
+        margin: m.
+        sigmoid: whether the score is the sigmoid of the raw score.
+
+    >>> p, s, r, y = torch.tensor([0.5, 0.5]), torch.ones(2), torch.zeros(2), -torch.ones(2)
+    >>> scores, labels = torch.tensor([[1.0, 0.0], [0.5, 1.0]]), torch.tensor([[1, 0], [0, 1]])
+    >>> found = auc_columns(scores, labels, (p, s, r, y), margin=1.0, sigmoid=False)
+    >>> found is None or found.value                                   # None without a compiler
+    tensor(-0.2188)
+    """
+    lib, real, label = library(), REALS.get(scores.dtype), LABELS.get(labels.dtype)
+    plain = type(scores) in PLAIN and type(labels) in PLAIN and scores.is_cpu and labels.is_cpu
+    if lib is None or real is None or label is None or not plain or scores.is_neg() or labels.is_neg():
+        return None
+    scores, labels, (n, classes) = scores.contiguous(), labels.contiguous(), scores.shape
+    inputs, out = torch.stack(variables).to(torch.float64), torch.empty(5, classes, dtype=torch.float64)
+    gradient = torch.empty_like(scores)
+    pointers = scores.data_ptr(), labels.data_ptr(), gradient.data_ptr()
+    shape = n, classes, real, label, margin, sigmoid
+    wrong = lib.auc_columns(*pointers, *shape, inputs.data_ptr(), out.data_ptr())
+    labelled = out[4] > 0 if labels.is_floating_point() else None
+    return Columns(out[0].sum().to(scores.dtype), gradient, out[1:4], labelled, bool(wrong))
+
+
+def auc_columns_loop(  # noqa: PLR0917  # the symbols of the formula
+    scores: Tensor, w: Tensor, present: Tensor | None, variables: tuple[Tensor, ...], margin: float, sigmoid: bool
+) -> Columns:
+    """The slow twin of :func:`auc_columns`, for every device.
+
+    Args:
+        scores: raw scores (n, C).
+        w: (n, C), 1 for a positive example, else 0.
+        present: (n, C), whether the label is known; None if all are.
+        variables: p, s, r and y, each (C,).
+        margin: m.
+        sigmoid: whether the score is the sigmoid of the raw score.
+    """
+    p, s, r, y = variables
+    h, b = scores.sigmoid() if sigmoid else scores, p - w  # b is p for a negative example, -(1-p) for a positive one
+    count: Tensor | int = len(h)
+    mean: Tensor | float = 1 / h.shape[1]  # weight of a column in the mean over the columns that have a label
+    labelled = None if present is None else present.any(0)
+    if present is not None and labelled is not None:
+        h, b = h.masked_fill(~present, 0.0), b.masked_fill(~present, 0.0)
+        count = present.sum(0).clamp_min(1)
+        mean = labelled.to(h.dtype) / labelled.sum().clamp_min(1)
+    share = mean / count
+    d = h - torch.lerp(r, s, w)
+    e = b.abs() * d
+    quadratic, linear, total = (e * d).sum(0), (b * h).sum(0), e.sum(0)
+    by_s, spread = (w * e).sum(0), p * (1 - p) * mean * y
+    gradient = (e + (margin + y) * b) * (2 * share)
+    if sigmoid:
+        gradient = gradient * h * (1 - h)
+    by_variables = torch.stack([-2 * share * by_s, -2 * share * (total - by_s), 2 * (linear * share - spread)])
+    value = ((quadratic + 2 * (margin + y) * linear) * share - spread * y).sum()
+    return Columns(value, gradient, by_variables, labelled)
 
 
 def auc_loop(scores: Tensor, w: Tensor, present: Tensor | None, numbers: Numbers) -> Result:

@@ -20,7 +20,7 @@ import torch
 from semaopt.kernels.layout import PLAIN
 
 #: Version of the interface, also in step.h: a library built from other sources is not used.
-INTERFACE = 11
+INTERFACE = 12
 HERE = Path(__file__).parent
 LIBRARY = HERE / ("_step.dll" if sys.platform == "win32" else "_step.so")
 #: Written by setup.py if compiling failed, with the reason.
@@ -65,6 +65,15 @@ class Library:
         )
         self.auc = _typed(
             c.semaopt_auc, ctypes.c_int, pointer, pointer, pointer, integer, ctypes.c_int, ctypes.c_int, pointer
+        )
+        self.auc_columns = _typed(
+            c.semaopt_auc_columns,
+            ctypes.c_int,
+            *[pointer] * 3,
+            *[integer] * 2,
+            *[ctypes.c_int] * 2,
+            *[ctypes.c_double] * 2,
+            *[pointer] * 2,
         )
         self.ranking = _typed(
             c.semaopt_ranking, ctypes.c_int, *[pointer] * 6, integer, integer, *[ctypes.c_int] * 4, pointer

@@ -10,7 +10,7 @@ struct DLTensor;
 
 /* Version of the structs and functions used from Python: increment it when they change. loader.py has the same
  * number. */
-enum { INTERFACE = 11 };
+enum { INTERFACE = 12 };
 
 /* Elements per chunk, and the size up to which a single thread is fastest. */
 enum { CHUNK = 16384, ALONE = 24576 };

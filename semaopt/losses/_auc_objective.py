@@ -1,4 +1,4 @@
-"""The min-max objective of AUC maximization: differentiated by torch, and in closed form for one class."""
+"""The min-max objective of AUC maximization: differentiated by torch, and in closed form."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from semaopt.kernels.auc import DeviceResult, Numbers, auc, auc_loop, auc_on_device
+from semaopt.kernels.auc import Columns, Numbers, auc, auc_columns, auc_columns_loop, auc_loop, auc_on_device
 from semaopt.losses._labels import is_positive, is_present, refuse
 from semaopt.losses._scores import SCORES
 
@@ -82,6 +82,30 @@ class ClosedForm(torch.autograd.Function):
         return at.by_scores * g, *by_variables, *rest
 
 
+def objective_of_columns(  # noqa: PLR0917  # the arguments of ClosedForm
+    scores: Tensor,
+    s: Tensor,
+    r: Tensor,
+    y: Tensor,
+    labels: Tensor,
+    p: Tensor,
+    margin: float,
+    score: str,
+    validate: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Return :func:`objective` of (n, C) scores and labels, and which columns have a label (None: all)."""
+    variables, sigmoid = (p, s, r, y), score == "sigmoid"
+    with torch.no_grad():
+        found = auc_columns(scores, labels, variables, margin, sigmoid)
+        if found is None:
+            w = is_positive(labels, scores.dtype, validate=validate)
+            found = auc_columns_loop(scores, w, is_present(labels), variables, margin, sigmoid)
+        elif found.wrong and validate:
+            refuse(labels)
+    value = KnownGradients.apply(scores, s, r, y, labels, p, margin, score, found)  # type: ignore[no-untyped-call]
+    return value, found.labelled
+
+
 def objective_on_device(  # noqa: PLR0917  # the arguments of ClosedForm
     scores: Tensor,
     s: Tensor,
@@ -99,19 +123,20 @@ def objective_on_device(  # noqa: PLR0917  # the arguments of ClosedForm
     """
     with torch.no_grad():
         variables = torch.cat([p, s, r, y]).to(torch.float64)
-        found = auc_on_device(scores, labels, variables, margin, sigmoid=score == "sigmoid")
-    if found is None:
+        result = auc_on_device(scores, labels, variables, margin, sigmoid=score == "sigmoid")
+    if result is None:
         return None
-    if validate and found.numbers[-1].item():
+    if validate and result.numbers[-1].item():
         refuse(labels)
-    value: Tensor = ClosedFormOnDevice.apply(  # type: ignore[no-untyped-call]
+    found = Columns(result.numbers[0], result.by_scores, result.numbers[1:4].view(3, 1))
+    value: Tensor = KnownGradients.apply(  # type: ignore[no-untyped-call]
         scores, s, r, y, labels, p, margin, score, found
     )
     return value
 
 
-class ClosedFormOnDevice(torch.autograd.Function):
-    """:class:`ClosedForm` with a result that is on the device already."""
+class KnownGradients(torch.autograd.Function):
+    """:func:`objective` with a value and gradients that have been computed already."""
 
     @staticmethod
     def forward(  # noqa: PLR0917  # torch differentiates with respect to each argument
@@ -124,83 +149,28 @@ class ClosedFormOnDevice(torch.autograd.Function):
         p: Tensor,
         margin: float,
         score: str,
-        found: DeviceResult,
+        found: Columns,
     ) -> Tensor:
         ctx.save_for_backward(scores, s, r, y, labels, p)
         ctx.found, ctx.margin, ctx.score = found, margin, score
-        return found.numbers[0].to(scores.dtype, copy=True)
+        return found.value.to(scores.dtype, copy=True)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         rest = (None,) * 5
         if torch.is_grad_enabled():  # create_graph=True
             return *_differentiable_gradients(ctx, g), *rest
-        by_variables = (ctx.found.numbers[1:4] * g).to(g.dtype).view(3, 1).unbind()
+        by_variables = (ctx.found.by_variables * g).to(g.dtype).unbind()
         return ctx.found.by_scores * g, *by_variables, *rest
-
-
-class ClosedFormColumns(torch.autograd.Function):
-    """:func:`objective` of several columns with its gradients, without a graph.
-
-    Second derivatives go through :func:`objective`.
-    """
-
-    @staticmethod
-    def forward(  # noqa: PLR0917  # torch differentiates with respect to each argument
-        ctx: Any,
-        scores: Tensor,
-        s: Tensor,
-        r: Tensor,
-        y: Tensor,
-        w: Tensor,
-        present: Tensor | None,
-        p: Tensor,
-        margin: float,
-        score: str,
-    ) -> Tensor:
-        h, b = SCORES[score](scores), p - w  # b is p for a negative example, -(1-p) for a positive one
-        count: Tensor | int = len(h)
-        mean: Tensor | float = 1 / h.shape[1]  # weight of a column in the mean over the columns that have a label
-        if present is not None:
-            h, b = h.masked_fill(~present, 0.0), b.masked_fill(~present, 0.0)
-            count = present.sum(0).clamp_min(1)
-            mean = present.any(0).to(h.dtype)
-            mean = mean / mean.sum().clamp_min(1)
-        share = mean / count
-        d = h - torch.lerp(r, s, w)
-        e = b.abs() * d
-        quadratic, linear, total = (e * d).sum(0), (b * h).sum(0), e.sum(0)
-        by_s, spread = (w * e).sum(0), p * (1 - p) * mean * y
-        gradient = (e + (margin + y) * b) * (2 * share)
-        if score == "sigmoid":
-            gradient = gradient * h * (1 - h)
-        ctx.save_for_backward(scores, s, r, y, w, present, p)
-        ctx.gradients = gradient, -2 * share * by_s, -2 * share * (total - by_s), 2 * (linear * share - spread)
-        ctx.margin, ctx.score = margin, score
-        return ((quadratic + 2 * (margin + y) * linear) * share - spread * y).sum()
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        rest = (None,) * 5
-        if torch.is_grad_enabled():  # create_graph=True
-            scores, s, r, y, w, present, p = ctx.saved_tensors
-            value = objective(SCORES[ctx.score](scores), w, present, p, s, r, y, ctx.margin)
-            return *_wanted_gradients(ctx, value, (scores, s, r, y), g), *rest
-        return *(one * g for one in ctx.gradients), *rest
 
 
 def _differentiable_gradients(ctx: Any, g: Tensor) -> Iterator[Tensor | None]:
     """Return the gradients with respect to scores, s, r and y with a graph, or None where none is needed."""
     scores, s, r, y, labels, p = ctx.saved_tensors
-    w = is_positive(labels, scores.dtype, validate=False).reshape(-1, 1)
-    present = is_present(labels)
-    present = None if present is None else present.reshape(-1, 1)
-    value = objective(SCORES[ctx.score](scores.reshape(-1, 1)), w, present, p, s, r, y, ctx.margin)
-    return _wanted_gradients(ctx, value, (scores, s, r, y), g)
-
-
-def _wanted_gradients(ctx: Any, value: Tensor, variables: tuple[Tensor, ...], g: Tensor) -> Iterator[Tensor | None]:
-    wanted = [z for z, need in zip(variables, ctx.needs_input_grad, strict=False) if need]
+    rows, labels = scores.reshape(-1, len(p)), labels.reshape(-1, len(p))
+    w = is_positive(labels, scores.dtype, validate=False)
+    value = objective(SCORES[ctx.score](rows), w, is_present(labels), p, s, r, y, ctx.margin)
+    wanted = [z for z, need in zip((scores, s, r, y), ctx.needs_input_grad, strict=False) if need]
     found = iter(torch.autograd.grad(value, wanted, g, create_graph=True))
     return (next(found) if need else None for need in ctx.needs_input_grad[:4])
 

@@ -12,7 +12,13 @@ from torch.nn import Parameter
 
 from semaopt._validation import is_real, require
 from semaopt._variables import declare
-from semaopt.losses._auc_objective import ClosedForm, ClosedFormColumns, is_eager, objective, objective_on_device
+from semaopt.losses._auc_objective import (
+    ClosedForm,
+    is_eager,
+    objective,
+    objective_of_columns,
+    objective_on_device,
+)
 from semaopt.losses._labels import count_priors, is_positive, is_present, one_hot
 from semaopt.losses._monitors import Batch, FirstBatches, warn
 from semaopt.losses._scores import SCORES, validate_score
@@ -225,22 +231,19 @@ class AUCMinMax(nn.Module):
         if not scores.dtype == dtype == variables[1].dtype:
             variables = tuple(z.to(dtype) for z in variables)
         h, p, s, r, y = variables
-        single = (h, s, r, y, labels, p, self.margin, self.score, validate)
+        rest = p, self.margin, self.score, validate
         value: Tensor | None = None
-        if p.shape[0] == 1 and h.is_cpu and labels.is_cpu and eager:
-            value = ClosedForm.apply(*single)  # type: ignore[no-untyped-call]
-        elif p.shape[0] == 1 and h.is_cuda and labels.is_cuda and eager:
-            value = objective_on_device(*single)
+        if len(p) == 1 and eager and h.is_cpu and labels.is_cpu:
+            value = ClosedForm.apply(h, s, r, y, labels, *rest)  # type: ignore[no-untyped-call]
+        elif len(p) == 1 and eager and h.is_cuda and labels.is_cuda:
+            value = objective_on_device(h, s, r, y, labels, *rest)
         if value is None:
-            h = h.reshape(-1, len(p))
-            w, present = self._weights(labels, dtype, validate)
+            h, labels = h.reshape(-1, len(p)), self._columns(labels, validate)
             if eager:
-                self._labelled = None if present is None else present.any(0)
-                value = ClosedFormColumns.apply(  # type: ignore[no-untyped-call]
-                    h, s, r, y, w, present, p, self.margin, self.score
-                )
+                value, self._labelled = objective_of_columns(h, s, r, y, labels, *rest)
             else:
-                value = objective(SCORES[self.score](h), w, present, p, s, r, y, self.margin)
+                w = is_positive(labels, dtype, validate=validate)
+                value = objective(SCORES[self.score](h), w, is_present(labels), p, s, r, y, self.margin)
         assert value is not None
         if validate and not self._diverged and self.training and not math.isfinite(value.detach().item()):
             self._diverged = True  # set first, because a filter may turn the warning into an error
@@ -331,10 +334,14 @@ class AUCMinMax(nn.Module):
                 f"{remedy}"
             )
 
+    def _columns(self, labels: Tensor, validate: bool) -> Tensor:
+        """Return labels (n, C); class numbers become one boolean column per class."""
+        classes = len(self.prior)
+        if classes > 1 and labels.dim() == 1:
+            return one_hot(labels, classes, validate=validate)
+        return labels.reshape(-1, classes)
+
     def _weights(self, labels: Tensor, dtype: torch.dtype, validate: bool) -> tuple[Tensor, Tensor | None]:
         """Return (n, C) tensors: 1 for a positive example, else 0; and which labels are present (None: all)."""
-        classes = self.prior.shape[0]
-        if classes > 1 and labels.dim() == 1:
-            return one_hot(labels, classes, validate=validate).to(dtype), None
-        labels = labels.reshape(-1, classes)
+        labels = self._columns(labels, validate)
         return is_positive(labels, dtype, validate=validate), is_present(labels)

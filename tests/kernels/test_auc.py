@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import semaopt
 from semaopt.kernels import auc as module
-from semaopt.kernels.auc import LABELS, REALS, Numbers, auc, auc_loop
+from semaopt.kernels.auc import LABELS, REALS, Numbers, auc, auc_columns, auc_columns_loop, auc_loop
 from semaopt.losses._auc_objective import objective
 from tests.kernels.common import needs_c
 
@@ -47,6 +47,54 @@ def test_compiled_auc_equals_its_twin(dtype, label, seed, n, p, margin, sigmoid,
         torch.testing.assert_close(found.by_scores, twin.by_scores, rtol=10 * eps, atol=10 * eps)
         theirs = (twin.value, twin.by_s, twin.by_r, twin.by_y)
         assert (found.value, found.by_s, found.by_r, found.by_y) == pytest.approx(theirs, rel=10 * eps, abs=10 * eps)
+
+
+@needs_c
+@pytest.mark.parametrize("dtype", REALS, ids=str)
+@pytest.mark.parametrize("label", LABELS, ids=str)
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    shape=st.tuples(st.integers(1, 40), st.integers(1, 5)),
+    margin=st.sampled_from([0.3, 1.0]),
+    sigmoid=st.booleans(),
+    missing=st.integers(0, 40),
+    transposed=st.booleans(),
+)
+def test_compiled_columns_equal_their_twin(dtype, label, seed, shape, margin, sigmoid, missing, transposed):
+    n, classes = shape
+    scores, labels = (z.view(shape) for z in batch(n * classes, seed, dtype, label))
+    present = None
+    if label.is_floating_point:
+        labels[:missing, 0], labels[: missing // 2, -1] = torch.nan, torch.nan
+        present = ~labels.isnan()
+    if transposed:
+        scores, labels = scores.T.contiguous().T, labels.T.contiguous().T
+    generator = torch.Generator().manual_seed(seed)
+    p = torch.rand(classes, generator=generator, dtype=dtype) * 0.98 + 0.01
+    variables = (p, *torch.randn(3, classes, generator=generator, dtype=dtype))
+    twin = auc_columns_loop(scores, (labels == 1).to(dtype), present, variables, margin, sigmoid)
+    forms = [labels] if label in (torch.bool, torch.uint8) else [labels, 2 * labels - 1]
+    for form in forms:
+        found = auc_columns(scores, form, variables, margin, sigmoid)
+        assert not found.wrong
+        tolerance = {torch.float32: 1e-5, torch.float64: 1e-13}[dtype]
+        for ours, theirs in zip(found[:3], twin[:3], strict=True):
+            torch.testing.assert_close(ours.to(dtype), theirs, rtol=tolerance, atol=tolerance)
+        assert found.labelled is twin.labelled is None or torch.equal(found.labelled, twin.labelled)
+
+
+@needs_c
+def test_invalid_labels_are_detected_in_all_columns():
+    variables = tuple(torch.full((2,), z) for z in (0.5, 0.0, 0.0, 0.0))
+    for labels, wrong in [
+        ([[1, 1], [0, 2]], True),
+        ([[-1, 0], [1, 1]], True),
+        ([[3, 0], [1, 1]], True),
+        ([[0, 1], [1, 0]], False),
+    ]:
+        assert auc_columns(torch.zeros(2, 2), torch.tensor(labels), variables, 1.0, False).wrong == wrong
+    assert auc_columns(torch.zeros(2, 2), torch.zeros(2, 2).short(), variables, 1.0, False) is None
 
 
 @needs_c
