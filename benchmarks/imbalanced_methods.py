@@ -77,16 +77,33 @@ def each(losses: list[Any], h: Tensor, b: Tensor, index: Tensor) -> Tensor:
     return torch.stack(values).sum()
 
 
+#: Other scores with values in (0, 1).
+BOUNDED: dict[str, Callable[[Tensor], Tensor]] = {
+    "sigmoid4": lambda h: (4 * h).sigmoid(),
+    "sigmoid.25": lambda h: (h / 4).sigmoid(),
+    "erf": lambda h: 0.5 + 0.5 * (h / 2**0.5).erf(),
+    "arctan": lambda h: 0.5 + h.atan() / math.pi,
+    "softsign": lambda h: 0.5 + 0.5 * nn.functional.softsign(h),
+    "clamp": lambda h: (h + 0.5).clamp(0, 1),
+}
+
+
 def primal_dual(kind: type, parameters: list[nn.Parameter], task: Task, **options: Any) -> Setup:
-    """PDAda or PDSM on AUCMinMax; options of the loss are score, margin, surrogate, start (of s and r) and balanced."""
+    """PDAda or PDSM on AUCMinMax; options of the loss are score, margin, surrogate, start (of s and r) and balanced.
+
+    ``score`` may also be a key of ``BOUNDED``.
+    """
     samplers = task.balanced(options.pop("balanced", 0.0))
     chosen = {name: options.pop(name) for name in ("score", "margin", "surrogate") if name in options}
     start = options.pop("start", None)
+    bounded = BOUNDED.get(chosen.get("score", ""))
+    if bounded:
+        chosen["score"], start = "linear", 0.5 if start is None else start
     priors = torch.cat([one.prior for one in samplers]) if samplers else task.b.double().mean(1)
     auc = semaopt.losses.AUCMinMax(priors, s=start, r=start, validate=False, **chosen)  # a member is a column
     primal = [*parameters, *auc.primal_parameters()]
     optimizer = kind(primal=primal, dual=auc.dual_parameters(), **options)
-    return Setup(lambda h, b, _: auc(h.T, b.T) * len(b), optimizer, samplers)
+    return Setup(lambda h, b, _: auc(bounded(h.T) if bounded else h.T, b.T) * len(b), optimizer, samplers)
 
 
 RATES = ("lr", "beta", "weight_decay", "decoupled_weight_decay", "scaling")
