@@ -13,6 +13,8 @@ from semaopt import samplers as samplers
 from semaopt import scalings as scalings
 from semaopt import schedules as schedules
 from semaopt import theory as theory
+from semaopt._validation import DivergenceError as DivergenceError
+from semaopt._validation import NonFiniteError as NonFiniteError
 from semaopt._version import __version__ as __version__
 from semaopt.in_backward import InBackward as InBackward
 from semaopt.in_backward import step_in_backward as step_in_backward
