@@ -263,7 +263,8 @@ def fit(method: str, forward: Forward, parameters: list[nn.Parameter], task: Tas
 
     Args:
         method: name and options. The options of the training are epochs, ``cosine=1`` for a cosine decay of all rates,
-            ``stages=1`` for LibAUC's decay, and ``warm``, the number or share of first epochs with cross-entropy.
+            ``stages=1`` for LibAUC's decay, ``warm``, the number or share of first epochs with cross-entropy, and
+            ``average``, the power of the polynomial average that replaces the last iterate.
         forward: returns the scores and the labels (members, batch) for an index of this shape.
         parameters: of the network, or of the stacked networks.
         task: labels and seeds of the members.
@@ -272,17 +273,23 @@ def fit(method: str, forward: Forward, parameters: list[nn.Parameter], task: Tas
     name, options = parsed(method)
     cosine, stages = bool(options.pop("cosine", 0)), bool(options.pop("stages", 0))
     epochs, warm = int(options.pop("epochs", epochs)), options.pop("warm", 0)
-    warm = int(warm * epochs if warm < 1 else warm)
+    warm, power = int(warm * epochs if warm < 1 else warm), options.pop("average", None)
     generators = [torch.Generator().manual_seed(seed) for seed in task.seeds]
     n = task.b.shape[1]
     if warm:
         run(cross_entropy(parameters, task), forward, n, generators, range(warm))
     setup, steps = NETWORKS[name](parameters, task, **options), (epochs - warm) * math.ceil(n / BATCH)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(setup.optimizer, steps) if cosine else None
+    iterates = None
+    if power is not None:
+        iterates = semaopt.Iterates(setup.optimizer, ("average",), average="polynomial", power=power)
     for k in range(epochs - warm):
         if stages and k in ((epochs - warm) // 2, 3 * (epochs - warm) // 4):  # as in LibAUC's tutorials
             setup.optimizer.update_regularizer(decay_factor=10)  # type: ignore[attr-defined]
         run(setup, forward, n, generators, range(1), schedule)
+    if iterates is not None:
+        last = [x for group in setup.optimizer.param_groups for x in group["params"]]
+        torch._foreach_copy_([x.detach() for x in last], iterates.average())
 
 
 def run(  # noqa: PLR0917  # what is trained, and for how long
