@@ -118,10 +118,10 @@ def folds(name: str) -> range:
 
 ADAPTIVE = ("lr=3e-4", "lr=1e-3", "lr=3e-3", "lr=1e-2")
 PLAIN = ("lr=3e-2", "lr=1e-1", "lr=3e-1", "lr=1")
-DECAYS = ("weight_decay=0", "weight_decay=1e-3")
+DECAYS = ("weight_decay=0", "total_decay=2")
 #: Eight trials of each method: four step sizes and two values of a second option.
 GRIDS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "PDSM": (PLAIN, DECAYS),
+    "PDSM": (PLAIN, ("weight_decay=0", "weight_decay=1e-3")),
     "LibAUC PESG": (PLAIN, ("epoch_decay=2e-3", "epoch_decay=2e-2")),
     "logistic regression": (tuple(f"C={10.0**k:g}" for k in range(-5, 3)),),
     "boosted trees": (

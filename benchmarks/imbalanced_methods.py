@@ -176,7 +176,10 @@ def libauc(loss_name: str, optimizer_name: str, parameters: list[nn.Parameter], 
 def cross_entropy(
     parameters: list[nn.Parameter], task: Task, weighted: float = 0, focal: float = 0, **options: Any
 ) -> Setup:
-    """Binary cross-entropy with Adam; ``weighted`` by the inverse class frequencies, or ``focal`` with its exponent."""
+    """Binary cross-entropy with Adam; ``weighted`` by the inverse class frequencies, or ``focal`` with its exponent.
+
+    With ``decoupled_weight_decay`` it is AdamW.
+    """
     positives = task.b.sum(1, keepdim=True)
     weight = (task.b.shape[1] - positives) / positives if weighted else None
     samplers = task.balanced(options.pop("balanced", 0.0))
@@ -187,7 +190,8 @@ def cross_entropy(
             one = one * (1 - (-one).exp()) ** focal
         return one.mean(1).sum()
 
-    return Setup(loss, torch.optim.Adam(parameters, fused=True, **{"lr": 1e-3, **options}), samplers)
+    kind = torch.optim.AdamW if options.pop("decoupled_weight_decay", False) else torch.optim.Adam
+    return Setup(loss, kind(parameters, fused=True, **{"lr": 1e-3, **options}), samplers)
 
 
 NETWORKS: dict[str, Callable[..., Setup]] = {
@@ -263,8 +267,10 @@ def fit(method: str, forward: Forward, parameters: list[nn.Parameter], task: Tas
 
     Args:
         method: name and options. The options of the training are epochs, ``cosine=1`` for a cosine decay of all rates,
-            ``stages=1`` for LibAUC's decay, ``warm``, the number or share of first epochs with cross-entropy, and
-            ``average``, the power of the polynomial average that replaces the last iterate.
+            ``stages=1`` for LibAUC's decay, ``warm``, the number or share of first epochs with cross-entropy,
+            ``average``, the power of the polynomial average that replaces the last iterate, ``centered=1``, which
+            subtracts the mean score of each batch before the loss, and ``total_decay``, which sets the decoupled weight
+            decay to this number, divided by the learning rate (1e-3 unless given) and the number of steps.
         forward: returns the scores and the labels (members, batch) for an index of this shape.
         parameters: of the network, or of the stacked networks.
         task: labels and seeds of the members.
@@ -274,11 +280,16 @@ def fit(method: str, forward: Forward, parameters: list[nn.Parameter], task: Tas
     cosine, stages = bool(options.pop("cosine", 0)), bool(options.pop("stages", 0))
     epochs, warm = int(options.pop("epochs", epochs)), options.pop("warm", 0)
     warm, power = int(warm * epochs if warm < 1 else warm), options.pop("average", None)
+    centered, total = bool(options.pop("centered", 0)), options.pop("total_decay", 0)
     generators = [torch.Generator().manual_seed(seed) for seed in task.seeds]
     n = task.b.shape[1]
     if warm:
         run(cross_entropy(parameters, task), forward, n, generators, range(warm))
-    setup, steps = NETWORKS[name](parameters, task, **options), (epochs - warm) * math.ceil(n / BATCH)
+    steps = (epochs - warm) * math.ceil(n / BATCH)
+    if total:
+        decay = total / steps / options.get("lr", 1e-3)
+        options |= {"weight_decay": decay, "decoupled_weight_decay": True}
+    setup = NETWORKS[name](parameters, task, **options)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(setup.optimizer, steps) if cosine else None
     iterates = None
     if power is not None:
@@ -286,10 +297,20 @@ def fit(method: str, forward: Forward, parameters: list[nn.Parameter], task: Tas
     for k in range(epochs - warm):
         if stages and k in ((epochs - warm) // 2, 3 * (epochs - warm) // 4):  # as in LibAUC's tutorials
             setup.optimizer.update_regularizer(decay_factor=10)  # type: ignore[attr-defined]
-        run(setup, forward, n, generators, range(1), schedule)
+        run(setup, centering(forward) if centered else forward, n, generators, range(1), schedule)
     if iterates is not None:
         last = [x for group in setup.optimizer.param_groups for x in group["params"]]
         torch._foreach_copy_([x.detach() for x in last], iterates.average())
+
+
+def centering(forward: Forward) -> Forward:
+    """Subtract the mean score of the batch, of each member."""
+
+    def centered(index: Tensor) -> tuple[Tensor, Tensor]:
+        scores, labels = forward(index)
+        return scores - scores.mean(1, keepdim=True), labels
+
+    return centered
 
 
 def run(  # noqa: PLR0917  # what is trained, and for how long
