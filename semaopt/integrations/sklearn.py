@@ -48,7 +48,7 @@ from semaopt.integrations._fit import Array, Learner, Rows, Settings, cosine, di
 
 METRICS = ("auroc", "ap", "pauc")
 #: The default weight decay shrinks the weights of an MLP by exp(-TOTAL_DECAY) in ``max_epochs``.
-TOTAL_DECAY = 2.0
+TOTAL_DECAY = 0.5
 #: A validation part needs this many examples of each class; with fewer, early stopping follows noise.
 SMALLEST_VALIDATION = 20
 
@@ -88,8 +88,8 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         lr: learning rate of the network. None is 1e-3, or 1e-2 for a linear model.
         dual_lr: learning rate of the dual variable, for ``"auroc"``.
         beta: momentum.
-        weight_decay: decoupled weight decay of the network. None is 2, divided by the sum of the learning rates over
-            the steps of ``max_epochs``: without gradients it would shrink the weights by exp(-2). It was chosen for
+        weight_decay: decoupled weight decay of the network. None is 0.5, divided by the sum of the learning rates over
+            the steps of ``max_epochs``: without gradients it would multiply the weights by exp(-0.5). It was chosen for
             MLPs on tables. For a linear model, your own module and ``partial_fit``, None is 0.
         batch_size: examples per step.
         max_epochs: passes over the training part.

@@ -73,6 +73,18 @@ def test_default_lr_is_larger_for_a_linear_model(options, lr):
     assert found.history_[0]["lr"] == pytest.approx(lr)
 
 
+@pytest.mark.parametrize(
+    ("options", "total"),
+    [({}, 0.5), ({"weight_decay": 0.0}, 0.0), ({"hidden": ()}, 0.0), ({"module": lambda n: torch.nn.Linear(n, 1)}, 0.0)],
+)
+def test_the_default_decay_shrinks_an_mlp_by_a_fixed_factor(options, total):
+    found = quick(batch_size=64, validation_fraction=0, **options).fit(X, Y)
+    group = found._learner.optimizer.param_groups[0]
+    assert group["decoupled_weight_decay"] or total == 0
+    rates = [entry["lr"] for entry in found.history_ for _ in range(7)]  # 400 rows are 7 batches
+    assert group["weight_decay"] * sum(rates) == pytest.approx(total)
+
+
 def test_a_short_training_of_a_linear_model_does_not_depend_on_its_initial_weights():
     values = [
         roc_auc_score(
@@ -316,11 +328,12 @@ def test_partial_fit(metric):
 
 
 def test_warm_start_continues():
-    found = quick(warm_start=True, validation_fraction=0, max_epochs=1, lr=1e-3).fit(X, Y)
+    options = dict(validation_fraction=0, max_epochs=1, lr=1e-3, weight_decay=0.0)
+    found = quick(warm_start=True, **options).fit(X, Y)
     before = found.network_[0].weight.detach().clone()
     found.fit(X, Y)
     distance = (found.network_[0].weight - before).abs().max()
-    fresh = quick(validation_fraction=0, max_epochs=1, lr=1e-3, random_state=1).fit(X, Y)
+    fresh = quick(random_state=1, **options).fit(X, Y)
     assert 0 < distance < 0.05 < (fresh.network_[0].weight - before).abs().max()
     with pytest.raises(ValueError, match="warm_start=True is invalid"):
         found.fit(X[:, :3], Y)
