@@ -35,10 +35,12 @@ def data():
     [
         "PDAda",
         "PDAda[cosine=1,surrogate=squared_hinge,weight_decay=1e-3]",
+        "PDAda[total_decay=2]",
+        "PDSM[centered=1]",
         "PDSM[warm=1]",
         "AP[prior=data]",
         "pAUC[balanced=.25,method=cvar]",
-        "BCE",
+        "BCE[total_decay=1]",
         "weighted BCE",
         "focal",
         "LibAUC PESG[stages=1]",
@@ -65,12 +67,17 @@ def test_a_member_ends_where_it_would_end_alone(methods, method):
 def test_one_member_is_the_plain_training(methods):
     """A loop as in the README gives the same network."""
     a, b = (x[0] for x in data())
-    networks = methods.train("PDAda", a[None], b[None], [0], [7], 3)
+    networks = methods.train("PDAda[total_decay=2]", a[None], b[None], [0], [7], 3)
     torch.manual_seed(7)
     layers = torch.nn.Linear(4, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)
     model = torch.nn.Sequential(*layers)
     auc = semaopt.losses.AUCMinMax.from_labels(b)
-    optimizer = semaopt.PDAda(primal=[*model.parameters(), *auc.primal_parameters()], dual=auc.dual_parameters())
+    optimizer = semaopt.PDAda(
+        primal=[*model.parameters(), *auc.primal_parameters()],
+        dual=auc.dual_parameters(),
+        weight_decay=2 / (1e-3 * 9),
+        decoupled_weight_decay=True,
+    )
     generator = torch.Generator().manual_seed(7)
     for _ in range(3):
         for batch in torch.randperm(70, generator=generator).split(32):
