@@ -183,11 +183,8 @@ class Learner:
         if s.metric == "auroc":
             # The sigmoid of an output of 0 is 0.5: class means that start there do not pull a rare class to 0.
             self.auc = AUCMinMax(prior, s=0.5, r=0.5, validate=False).to(device)
-            class_means = self.auc.primal_parameters()
-            primal: list[dict[str, Any]] = [{"params": x, **decay}, {"params": class_means}]
-            if s.weight_decay == 0:  # one group is faster than two
-                primal = [{"params": [*x, *class_means]}]
-            self.optimizer = PDAda(primal, self.auc.dual_parameters(), s.lr, s.dual_lr, s.beta)
+            primal = [*x, *self.auc.primal_parameters()]  # one group is faster than two
+            self.optimizer = PDAda(primal, self.auc.dual_parameters(), s.lr, s.dual_lr, s.beta, **decay)
         else:
             self.optimizer = ASA(x, lr=s.lr, beta=s.beta, **decay)
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
