@@ -75,7 +75,12 @@ def test_default_lr_is_larger_for_a_linear_model(options, lr):
 
 @pytest.mark.parametrize(
     ("options", "total"),
-    [({}, 0.5), ({"weight_decay": 0.0}, 0.0), ({"hidden": ()}, 0.0), ({"module": lambda n: torch.nn.Linear(n, 1)}, 0.0)],
+    [
+        ({}, 0.5),
+        ({"weight_decay": 0.0}, 0.0),
+        ({"hidden": ()}, 0.0),
+        ({"module": lambda n: torch.nn.Linear(n, 1)}, 0.0),
+    ],
 )
 def test_the_default_decay_shrinks_an_mlp_by_a_fixed_factor(options, total):
     found = quick(batch_size=64, validation_fraction=0, **options).fit(X, Y)
