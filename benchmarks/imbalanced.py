@@ -53,7 +53,7 @@ DEEP: dict[str, tuple[dict[str, Any], str]] = {
 #: Ends the name of a set whose results are of held-out training data.
 VALIDATION = ":validation"
 METRICS = ("auroc", "ap", "pauc")
-DEFAULT = [*NETWORKS, *OTHERS]
+DEFAULT = [*NETWORKS, "PDAda[total_decay=2]", "BCE[total_decay=2]", *OTHERS]
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
