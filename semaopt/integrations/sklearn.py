@@ -47,7 +47,7 @@ from semaopt.integrations._curves import Curve, auroc, average_precision, best_t
 from semaopt.integrations._fit import Array, Learner, Rows, Settings, cosine, distinct, moments, perceptron
 
 METRICS = ("auroc", "ap", "pauc")
-#: Without gradients, the default weight decay multiplies the weights of an MLP by exp(-TOTAL_DECAY) in ``max_epochs``.
+#: Without gradients, the default weight decay multiplies an MLP's weights by exp(-TOTAL_DECAY) in ``max_epochs``.
 TOTAL_DECAY = 0.5
 #: A validation part needs this many examples of each class; with fewer, early stopping follows noise.
 SMALLEST_VALIDATION = 20
@@ -88,8 +88,8 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         lr: learning rate of the network. None is 1e-3, or 1e-2 for a linear model.
         dual_lr: learning rate of the dual variable, for ``"auroc"``.
         beta: momentum.
-        weight_decay: decoupled weight decay. None chooses 0.5, divided by the sum of the learning rates of all steps, for
-            an MLP: without gradients the training would multiply the weights by exp(-0.5). For a linear model, your own
+        weight_decay: decoupled weight decay. For an MLP, None chooses 0.5, divided by the sum of the learning rates of all
+            steps: without gradients the training would multiply the weights by exp(-0.5). For a linear model, your own
             module and ``partial_fit``, None is 0.
         batch_size: examples per step.
         max_epochs: passes over the training part.
