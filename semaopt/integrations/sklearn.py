@@ -88,9 +88,9 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         lr: learning rate of the network. None is 1e-3, or 1e-2 for a linear model.
         dual_lr: learning rate of the dual variable, for ``"auroc"``.
         beta: momentum.
-        weight_decay: decoupled weight decay. For an MLP, None chooses 0.5, divided by the sum of the learning rates of all
-            steps: without gradients the training would multiply the weights by exp(-0.5). For a linear model, your own
-            module and ``partial_fit``, None is 0.
+        weight_decay: decoupled weight decay. For an MLP, None chooses 0.5, divided by the sum of the learning rates of
+            all steps: without gradients the training would multiply the weights by exp(-0.5). For a linear model, your
+            own module and ``partial_fit``, None is 0.
         batch_size: examples per step.
         max_epochs: passes over the training part.
         validation_fraction: share held out for early stopping, calibration and threshold, stratified by class. If a
