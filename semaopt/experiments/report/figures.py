@@ -156,7 +156,7 @@ def _whole(finding: Finding, looks: Looks, ink: str) -> Figure:
             unused.set_visible(False)
         panels = [_axes(axes, ink) for axes in grid[: len(keys)]]
         drawn = [draw_panel(panel, finding, key, looks) for panel, key in zip(panels, keys, strict=True)]
-        figure.suptitle(style.plain(textwrap.fill(wording.headline(finding), 120)), fontsize=11)
+        figure.suptitle(style.plain(textwrap.fill(wording.figure_title(finding), 120)), fontsize=11)
         parts[-1].supxlabel(style.plain(textwrap.fill(caption(finding), 140)), fontsize=9)
         _name_lines(panels, drawn, finding, looks, height=3.9)
         return figure

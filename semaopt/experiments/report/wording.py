@@ -54,6 +54,8 @@ _AXES = {
     "factor": "decay factor",
 }
 #: Parts of an environment that Markdown tables mention, in this order.
+#: More characters would be more than two lines above a figure.
+_LONGEST_TITLE = 240
 _VERSIONS = ("semaopt", "torch", "numpy", "scikit-learn", "rdkit", "python")
 
 
@@ -207,6 +209,15 @@ def _value(one: Comparison) -> str:
 def headline(finding: Finding) -> str:
     """Return title, verdict and evidence of an experiment in one line."""
     return f"{finding.spec.title}: {claims.verdict(finding).outcome}. {evidence_line(finding)}"
+
+
+def figure_title(finding: Finding) -> str:
+    """Return the headline, without its evidence if that is long: the figure shows every comparison."""
+    line = headline(finding)
+    if len(line) <= _LONGEST_TITLE:
+        return line
+    short = f"{finding.spec.title}: {claims.verdict(finding).outcome}."
+    return f"{short} {progress(finding)}." if finding.missing else short
 
 
 def pair(finding: Finding, one: Comparison) -> str:

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.figure import Figure
 
-from semaopt.experiments.report import figures, style, view
+from semaopt.experiments.report import figures, style, view, wording
 from semaopt.experiments.results.model import StudyResult
 from semaopt.experiments.spec.schema import load, shipped
 from semaopt.experiments.training.run import Result
@@ -28,6 +28,12 @@ def finding(results):
 @pytest.fixture(scope="module")
 def looks(results):
     return view.method_looks(results)
+
+
+def test_a_long_title_keeps_the_verdict_alone(finding, monkeypatch):
+    assert wording.figure_title(finding) == wording.headline(finding)
+    long = replace(finding, spec=finding.spec.model_copy(update={"title": "a" * 240}))
+    assert wording.figure_title(long) == f"{'a' * 240}: undecided."
 
 
 def with_curves(finding, metric, *curves):
