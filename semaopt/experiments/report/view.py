@@ -11,7 +11,7 @@ from semaopt.experiments.report import figures, style, wording
 from semaopt.experiments.report.style import Look
 from semaopt.experiments.results import claims
 from semaopt.experiments.results.model import Final, Finding, Results, StudyResult
-from semaopt.experiments.results.statistics import number_text
+from semaopt.experiments.results.statistics import number_text, spread_text
 from semaopt.experiments.results.trials import Trial
 from semaopt.experiments.sweep.tuning import rungs
 from semaopt.experiments.training.metrics import is_share
@@ -185,7 +185,10 @@ def _ends(finding: Finding, looks: Mapping[str, Look]) -> Table:
 
     def row(final: Final) -> Row:
         name = final.method.name
-        cells = [wording.spread(finding.ends(name, metric), percent=is_share(metric)) for metric in metrics]
+        cells = [
+            spread_text(finding.ends(name, metric), percent=is_share(metric), is_ratio=finding.is_ratio(metric))
+            for metric in metrics
+        ]
         return Row((final.method.label, *cells), looks[name])
 
     head = ("method", *(wording.metric(finding, metric) for metric in metrics))

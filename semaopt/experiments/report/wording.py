@@ -318,17 +318,6 @@ def panel(finding: Finding, name: str) -> str:
 # Numbers in tables
 
 
-def spread(values: Sequence[float], percent: bool = False) -> str:
-    """Format a mean and a standard deviation."""
-    mean, std = mean_and_std(values)
-    if not math.isfinite(mean):
-        return "diverged"
-    if percent:
-        mean, std = 100 * mean, 100 * std
-    first, second = (f"{mean:.2f}", f"{std:.2f}") if percent else (number_text(mean, 3), number_text(std))
-    return first if math.isnan(std) else f"{first} ± {second}"
-
-
 def end(value: float, percent: bool = False) -> str:
     """Format the last value of one run."""
     if not percent or not math.isfinite(value):
@@ -392,7 +381,10 @@ def ends_caption(finding: Finding) -> str:
     """Describe the table of final values."""
     last = finding.spec.final_epochs
     when = "after the last epoch" if last == 1 else f"averaged over the last {last} epochs"
-    return f"Final values {when}: mean ± standard deviation over {plural(len(finding.seeds), 'run')}."
+    ratios = [metric for metric in finding.spec.metrics if finding.is_ratio(metric)]
+    kinds = ["mean ± standard deviation"] if len(ratios) < len(finding.spec.metrics) else []
+    kinds += ["geometric mean ×/÷ geometric standard deviation for losses"] if ratios else []
+    return f"Final values {when}: {join(kinds)}, over {plural(len(finding.seeds), 'run')}."
 
 
 TIME_HEAD = ("method", "runs that reach it", "epochs (median)", "compute time (median)")
@@ -442,6 +434,11 @@ def tuning(finding: Finding, rungs: Sequence[int]) -> str:
         f"{plural(len(finding.spec.seeds.tuning), 'tuning seed')} that no final run uses. The trial with the best "
         f"{tuned_for(finding)} is selected; the test set is never used."
     ]
+    if again := len(finding.spec.seeds.rerank):
+        sentences.append(
+            f"Before that, the best quarter of the trials is ranked again with {plural(again, 'more seed')}; the "
+            "selected trial is one of them."
+        )
     if rungs:
         epochs = f"{'epoch' if len(rungs) == 1 else 'epochs'} {join([str(epoch) for epoch in rungs])}"
         sentences.append(f"Successive halving: at {epochs}, only the best quarter of a method's trials continue.")
@@ -475,6 +472,12 @@ def extension(finding: Finding, one: Extension) -> str:
 def on_edge(finding: Finding, tuning: Tuning, name: str, end: int, methods: Iterable[str]) -> str:
     """Say which best values are at an end of the search space."""
     edge = f"{tuning.edge(name, end):.3g}"
+    options = finding.spec.tuning
+    assert options is not None  # something was tuned
+    if any(name in ranges for ranges in (options.ranges, *(one.ranges for one in options.families.values()))):
+        where = "lowest" if end == 0 else "highest"
+        labels = _labels(finding, methods)
+        return f"The best {axis(name)} of {labels} is in the {where} tenth of its range (end: {edge})."
     return f"The search space ends at the best {axis(name)} of {_labels(finding, methods)} ({edge})."
 
 

@@ -117,7 +117,10 @@ class TimeToTarget:
     epochs: float
     """Median over the runs; infinite if fewer than half reach it."""
     seconds: float
-    """Median compute time, that of measuring the metrics included."""
+    """Median compute time, that of measuring the metrics included.
+
+    A run that continues a beginning which it shares with another counts only its own part.
+    """
 
 
 @dataclass(frozen=True)
@@ -282,6 +285,11 @@ class Finding:
             self.units(method, metric),
             self.units(against, metric),
             probability_of_improvement(self.scores(method, metric), self.scores(against, metric), better),
+            both_diverged=not any(
+                math.isfinite(value)
+                for name in (*self.members(method), *self.members(against))
+                for value in self.ends(name, metric)
+            ),
         )
 
     def comparisons(self, metric: str) -> list[Comparison]:

@@ -48,6 +48,8 @@ class Comparison:
     """Share of the pairs of single runs in which ``method`` is better; ties count one half."""
     confidence: float = CONFIDENCE
     """Confidence level of the interval; larger where several comparisons belong to one claim (see :func:`holm`)."""
+    both_diverged: bool = False
+    """Whether every run of both methods diverged; nothing can then be said about them."""
 
     @property
     def interval(self) -> Interval | None:
@@ -75,7 +77,7 @@ class Comparison:
         effect", undecided otherwise.
         """
         interval = self.interval
-        if interval is None:
+        if interval is None or self.both_diverged:
             return "undecided"
         low, high = self.margin
         if low <= interval.low and interval.high <= high:
@@ -95,6 +97,8 @@ class Comparison:
     @property
     def text(self) -> str:
         """The interval as text."""
+        if self.both_diverged:
+            return "both diverged"
         return "no interval" if len(self.values) < 2 else interval_text(self.interval, self.is_ratio)
 
 
@@ -119,6 +123,29 @@ def geometric_mean(values: Sequence[float]) -> float:
     if not _positive(values):
         return sum(values) / len(values)
     return math.exp(sum(_logs(values)) / len(values))
+
+
+def spread_text(values: Sequence[float], digits: int = 3, *, percent: bool = False, is_ratio: bool = False) -> str:
+    """Format the mean and the standard deviation of the runs that did not diverge, and count those that did.
+
+    Values that are compared by their ratio get the geometric mean and the factor of one standard deviation.
+
+    >>> spread_text([1.0, 3.0]), spread_text([0.5, 0.52], percent=True), spread_text([1.0, 4.0], is_ratio=True)
+    ('2.00 ± 1.4', '51.00 ± 1.41', '2.00 ×/÷ 2.7')
+    >>> spread_text([1.0, 3.0, float("nan")]), spread_text([float("nan")])
+    ('2.00 ± 1.4, 1 of 3 diverged', 'diverged')
+    """
+    finite = [100 * x if percent else x for x in values if math.isfinite(x)]
+    if not finite:
+        return "diverged"
+    is_ratio = is_ratio and _positive(finite)
+    mean, std = mean_and_std(_logs(finite) if is_ratio else finite)
+    if is_ratio:
+        mean, std = math.exp(mean), math.exp(std)
+    first, second = (f"{mean:.2f}", f"{std:.2f}") if percent else (number_text(mean, digits), number_text(std))
+    text = first if math.isnan(std) else f"{first} {'×/÷' if is_ratio else '±'} {second}"
+    lost = len(values) - len(finite)
+    return f"{text}, {lost} of {len(values)} diverged" if lost else text
 
 
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:

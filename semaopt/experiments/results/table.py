@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from semaopt.experiments.results.model import Finding, Results
-from semaopt.experiments.results.statistics import mean_and_std, number_text
+from semaopt.experiments.results.statistics import spread_text
 from semaopt.experiments.results.trials import Tuning
 from semaopt.experiments.spec.search import STUDY_STRIDE
 
@@ -89,10 +88,10 @@ def _runs(finding: Finding) -> Iterator[dict[str, Any]]:
 
 def _summary(finding: Finding) -> Iterator[dict[str, Any]]:
     for final in finding.finals:
-        spreads = {}
-        for metric in finding.spec.metrics:
-            mean, std = mean_and_std(finding.ends(final.method.name, metric))
-            spreads[metric] = number_text(mean, 4) + (f" ± {number_text(std)}" if math.isfinite(std) else "")
+        spreads = {
+            metric: spread_text(finding.ends(final.method.name, metric), 4, is_ratio=finding.is_ratio(metric))
+            for metric in finding.spec.metrics
+        }
         values = {} if finding.replicated else final.values
         yield {"experiment": finding.name, "method": final.method.label, **spreads, **values}
 

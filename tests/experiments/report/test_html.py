@@ -11,7 +11,7 @@ from semaopt.experiments.report import html, markdown, view, wording
 from semaopt.experiments.results import claims
 from semaopt.experiments.results.export import to_json
 from semaopt.experiments.results.model import StudyResult
-from semaopt.experiments.results.statistics import number_text
+from semaopt.experiments.results.statistics import number_text, spread_text
 from semaopt.experiments.training.run import Result
 from tests.experiments.tiny import go
 
@@ -68,8 +68,8 @@ def test_the_page_contains_the_numbers(results):
     page, (finding,) = html.render(results), results.findings
     for final in finding.finals:
         name = final.method.name
-        assert f"<td>{wording.spread(finding.ends(name, 'train_loss'))}</td>" in page
-        assert f"<td>{wording.spread(finding.ends(name, 'test_accuracy'), percent=True)}</td>" in page
+        assert f"<td>{spread_text(finding.ends(name, 'train_loss'), is_ratio=True)}</td>" in page
+        assert f"<td>{spread_text(finding.ends(name, 'test_accuracy'), percent=True)}</td>" in page
         for loss, accuracy in zip(final.last("train_loss"), final.last("test_accuracy"), strict=True):
             assert f"<td>{number_text(loss, 3)}</td>" in page
             assert f"<td>{100 * accuracy:.2f}</td>" in page
@@ -155,6 +155,18 @@ def test_best_values_on_an_edge_are_reported(results):
     assert text in markdown.render(changed)
     (written,) = to_json(changed)["experiments"]["tiny"]["tuning"]
     assert written["still_on_edge"][0]["value"] == edge
+    ranges = finding.spec.tuning.model_copy(update={"ranges": {"lr": [1e-3, edge]}})
+    spec = finding.spec.model_copy(update={"tuning": ranges})
+    text = wording.on_edge(replace(finding, spec=spec), tuning, "lr", -1, ("adam",))
+    assert text == f"The best lr of folklore Adam is in the highest tenth of its range (end: {edge:.3g})."
+
+
+def test_the_second_ranking_is_reported(results):
+    (finding,) = results.findings
+    assert "ranked again" not in wording.tuning(finding, ())
+    seeds = finding.spec.seeds.model_copy(update={"rerank": [200, 201]})
+    text = wording.tuning(replace(finding, spec=finding.spec.model_copy(update={"seeds": seeds})), ())
+    assert "the best quarter of the trials is ranked again with 2 more seeds; the selected trial is one" in text
 
 
 def test_the_effect_of_extending_the_grid_is_shown(results):
@@ -191,6 +203,7 @@ def test_diverged_runs_are_named(results):
     finals = (replace(finding.finals[0], runs=(broken,) * 3), *finding.finals[1:])
     page = html.render(replace(results, findings=(with_study(finding, finals=finals),)))
     assert "<td>diverged</td>" in page
+    assert "geometric mean ×/÷ geometric standard deviation for losses, over 3 runs." in page
     assert "A line ends where a run diverged." in page
     assert "nan" not in re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL)
 

@@ -95,6 +95,9 @@ def test_divergence_counts_as_the_worst_result():
     assert found.compare("train_loss", "both", "adam").outcome == "contradicted"
     assert found.compare("train_loss", "both", "adam").probability == 0.0
     assert found.compare("train_loss", "adam", "both").outcome == "confirmed"
+    neither = finding(beta=[math.nan] * 3, both=[math.nan] * 3).compare("train_loss", "both", "beta")
+    assert (neither.values, neither.both_diverged, neither.outcome) == (neither.other_values, True, "undecided")
+    assert not found.compare("train_loss", "both", "beta").both_diverged
 
 
 @pytest.mark.parametrize(("metric", "worst"), [("test_auc", 0.5), ("test_accuracy", 0.0)])

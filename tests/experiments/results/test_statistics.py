@@ -31,6 +31,13 @@ def aucs(a, b=(0.8, 0.8, 0.8)):
     return Comparison("a", "b", "test_auc", "higher", False, tuple(a), tuple(b), 0.5)
 
 
+def test_two_methods_that_always_diverge_are_not_equivalent():
+    values = (0.5, 0.5, 0.5)
+    one = Comparison("a", "b", "test_auc", "higher", False, values, values, 0.5, both_diverged=True)
+    assert (one.outcome, one.text) == ("undecided", "both diverged")
+    assert aucs(values, values).outcome == "equivalent"
+
+
 def test_mean_interval_is_students():
     # Mean 3, standard deviation sqrt(2.5), 5 values; the 97.5% quantile of t with 4 degrees of freedom is 2.776445.
     half = 2.776445 * math.sqrt(2.5 / 5)
