@@ -44,7 +44,7 @@ lint: .venv/dev
 	$(BIN)/mypy
 
 docs: .venv/docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "open site/index.html; with search: $(BIN)/python -m http.server --directory site"
 
 wheel: .venv/dev
