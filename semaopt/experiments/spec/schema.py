@@ -104,7 +104,8 @@ class Tuning(Settings):
     first_rung: int | None = Field(default=None, ge=1, le=100_000)
     """The epoch of the first pruning, by default a sixteenth of all epochs.
 
-    Trials are never pruned before the last epoch at which a rate of any method can decay.
+    It is later if rates decay: a trial is never pruned before ``final_epochs`` epochs after the last decay of any
+    method. With a schedule that changes rates until the end, no trial is pruned.
     """
     seed: Seed = 0
 

@@ -100,13 +100,17 @@ def searches(spec: Spec, methods: Sequence[Method], study: int = 0) -> list[Sear
 
 
 def last_decay(spec: Spec) -> int:
-    """Return the last epoch at which a rate of any method of the spec can decay; 0 if none does.
+    """Return the last epoch after which a rate of any method of the spec can decay; 0 if none does.
 
-    ``every`` is the number of epochs between two decays.
+    ``every`` is the number of epochs between two decays. A ``schedule`` or ``gamma_schedule`` that is not constant
+    changes rates until the last epoch.
     """
     found = 0
     for method in spec.methods:
         values = {**{name: [value] for name, value in method.options.items()}, **axes_of(spec, method)}
+        shapes = [*values.get("schedule", []), *values.get("gamma_schedule", [])]
+        if any(shape != "constant" for shape in shapes):
+            return spec.epochs
         for every in values.get("every", []):
             if is_number(every) and every >= 1:
                 found = max(found, int((spec.epochs - 1) // every * every))
@@ -114,16 +118,18 @@ def last_decay(spec: Spec) -> int:
 
 
 def rungs(spec: Spec) -> list[int]:
-    """Return the epochs after which successive halving prunes: none is before the last decay of any method.
+    """Return the epochs after which successive halving prunes.
 
     The first is ``first_rung`` of the spec (by default a sixteenth of the epochs), and each later one comes four
-    times as late.
+    times as late. If rates decay, the first is late enough that all measured epochs come after the last decay of any
+    method.
     """
     options = spec.tuning
     if options is None or options.pruner == "none":
         return []
     first = max(1, spec.epochs // _REDUCTION**2) if options.first_rung is None else options.first_rung
-    found = [max(first, last_decay(spec))]
+    decay = last_decay(spec)
+    found = [max(first, decay + spec.final_epochs) if decay else first]
     while found[-1] * _REDUCTION < spec.epochs:
         found.append(found[-1] * _REDUCTION)
     return [epoch for epoch in found if epoch < spec.epochs]

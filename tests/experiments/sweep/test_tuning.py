@@ -289,9 +289,9 @@ def test_rungs_are_four_times_as_late_each():
 
 
 @pytest.mark.parametrize(
-    ("name", "every", "rung"), [("grid-bbbp", {20}, 40), ("tree-bbbp", {5, 10, 15, 20, 25, 30}, 55)]
+    ("name", "every", "decay"), [("grid-bbbp", {20}, 40), ("tree-bbbp", {5, 10, 15, 20, 25, 30}, 55)]
 )
-def test_no_trial_is_pruned_before_the_last_possible_decay(name, every, rung):
+def test_no_trial_is_pruned_before_the_last_possible_decay_has_acted(name, every, decay):
     spec = searched(name)
     found = {
         value
@@ -300,8 +300,29 @@ def test_no_trial_is_pruned_before_the_last_possible_decay(name, every, rung):
     }
     assert every <= found
     halving = spec.model_copy(update={"tuning": spec.tuning.model_copy(update={"pruner": "halving"})})
-    assert last_decay(halving) == rung
-    assert rungs(halving) == [rung]
+    assert last_decay(halving) == decay
+    assert rungs(halving) == [decay + 3]  # all three measured epochs come after the decay
+    assert rungs(halving.model_copy(update={"final_epochs": 60 - decay})) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "pruned"),
+    [
+        ({"schedule": "constant", "warm_up": 0.1}, [3, 12, 48]),
+        ({"schedule": "constant", "gamma_schedule": "constant"}, [3, 12, 48]),
+        ({"schedule": "cosine"}, []),
+        ({"schedule": "stagewise"}, []),
+        *(({"schedule": "constant", "gamma_schedule": by}, []) for by in ("rise", "stagewise")),
+        ({"schedule": "cosine", "gamma_schedule": "follow"}, []),
+    ],
+)
+@pytest.mark.parametrize("table", ["options", "grid"])
+def test_a_schedule_that_changes_rates_until_the_end_forbids_pruning(options, pruned, table):
+    given = options if table == "options" else {name: [value] for name, value in options.items()}
+    adam = {**RAW["methods"][0], "multipliers": {}}
+    adam[table] = {**adam.get(table, {}), **given}
+    spec = a_spec(methods=[adam], claim={"order": []}, epochs=60, tuning={"pruner": "halving"})
+    assert rungs(spec) == pruned
 
 
 def test_an_axis_is_extended_by_its_ratio():
