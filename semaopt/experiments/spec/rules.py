@@ -10,7 +10,7 @@ from semaopt.experiments import data, models, plugins
 from semaopt.experiments.data.load import find as find_data
 from semaopt.experiments.models.build import VECTORIZED
 from semaopt.experiments.models.build import find as find_model
-from semaopt.experiments.spec import search
+from semaopt.experiments.spec import nesting, search
 from semaopt.experiments.spec.errors import SHOWN, SpecError, near
 from semaopt.experiments.training import algorithms, metrics, objectives
 from semaopt.experiments.training.algorithms import DECAY
@@ -41,6 +41,7 @@ def validate(spec: Spec, where: str) -> None:
             *_direction(spec, objective),
             *_budget(spec),
             *_halving(spec),
+            *_nesting(spec),
         ]
     if problems:
         raise SpecError("\n".join(f"{where}: {text}" for text in problems[:SHOWN]))
@@ -267,6 +268,12 @@ def _direction(spec: Spec, objective: type[Objective]) -> Iterator[str]:
     best, better = ("maximize", "higher") if metrics.is_share(metric) else ("minimize", "lower")
     if given != best:
         yield f"tuning.direction={given!r} is wrong: a {better} {metric} is better. Write direction = {best!r}."
+
+
+def _nesting(spec: Spec) -> Iterator[str]:
+    for k, method in enumerate(spec.methods):
+        for name in method.contains:
+            yield from nesting.problems(spec, method, spec.method(name), f"methods[{k}].contains")
 
 
 def _halving(spec: Spec) -> Iterator[str]:

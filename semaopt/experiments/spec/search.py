@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 STUDY_STRIDE = 1000
 """Study k uses the seeds of the spec plus k times this."""
-_NEUTRAL = {"beta": 0.0, "factor": 1.0}
-"""Values that switch a hyper-parameter off: no averaging, no decay."""
 
 
 def axes_of(spec: Spec, method: Method) -> dict[str, list[Any]]:
@@ -55,8 +53,6 @@ def problems(spec: Spec) -> Iterator[str]:
         for name in method.contains:
             if name not in names or name == method.name:
                 yield f"methods[{k}].contains: {name!r} is not another method. {near(name, names)}."
-            else:
-                yield from _nesting(spec, method, spec.method(name), f"methods[{k}].contains")
 
 
 def _seeds(spec: Spec) -> Iterator[str]:
@@ -96,37 +92,3 @@ def _range(place: str, ends: list[float], in_grid: bool) -> Iterator[str]:
         yield f"{place}={ends} is invalid: the first number must be smaller than the second."
     if in_grid:
         yield f"{place} is also an axis of tuning.grid. Keep one of them."
-
-
-def _nesting(spec: Spec, method: Method, inner: Method, place: str) -> Iterator[str]:
-    """Yield the hyper-parameters whose values for ``inner`` are not all tried for ``method``."""
-    outer_values, inner_values = _values(spec, method), _values(spec, inner)
-    inner_takes = algorithms.find(inner.algorithm).takes
-    for name in outer_values:
-        neutral = _NEUTRAL.get(name)
-        unused = name not in inner_takes or (name == "factor" and not inner.decays)
-        if name not in inner_values and unused and neutral is not None:
-            inner_values[name] = [neutral]
-    for name, values in inner_values.items():
-        if name in outer_values and not _within(values, outer_values[name]):
-            yield (
-                f"{place}: the space of {method.name} does not contain that of {inner.name}: {name} is "
-                f"{_shown(outer_values[name])} for {method.name}, {_shown(values)} for {inner.name}. Widen it."
-            )
-
-
-def _values(spec: Spec, method: Method) -> dict[str, Any]:
-    """Return the values of each hyper-parameter: a list, or a tuple of the ends of a range."""
-    fixed = {name: [value] for name, value in method.options.items()}
-    ranges = {name: tuple(ends) for name, ends in ranges_of(spec, method).items()}
-    return {**fixed, **axes_of(spec, method), **ranges}
-
-
-def _within(values: Any, outer: Any) -> bool:
-    if isinstance(outer, tuple):
-        return all(algorithms.is_number(value) and outer[0] <= value <= outer[1] for value in values)
-    return not isinstance(values, tuple) and all(value in outer for value in values)
-
-
-def _shown(values: Any) -> str:
-    return f"{values[0]:g} to {values[1]:g}" if isinstance(values, tuple) else str(values)

@@ -58,6 +58,17 @@ def test_a_nested_space_is_accepted():
         ({"pdsm": {"grid": {"beta": [0.0], "factor": [0.5]}}}, "factor is [0.5] for pdsm, [1.0] for sgda"),
         ({"pdsm": {"family": None}}, "lr is 0.0001 to 0.1 for pdsm, 0.001 to 10 for sgda. Widen it"),
         ({"sgda": {"options": {"lr": 20.0}}}, "lr is 0.001 to 10 for pdsm, [20.0] for sgda"),
+        (
+            {"pdsm": {"positives": 0.5}, "sgda": {"positives": None}},
+            "positives is 0.5 for pdsm, None for sgda. Use one value, or remove 'sgda' from contains.",
+        ),
+        (
+            {"pdsm": {"objective": {"score": "sigmoid"}}},
+            "objective.score is 'sigmoid' for pdsm, 'the default' for sgda. Use one value, or remove 'sgda'",
+        ),
+        ({"pdsm": {"options": {"every": 1, "weight_decay": 0.1}}}, "weight_decay is [0.1] for pdsm, [0.0] for sgda"),
+        ({"sgda": {"options": {"weight_decay": 0.1}}}, "weight_decay is [0.0] for pdsm, [0.1] for sgda"),
+        ({"sgda": {"decays": ["lr"], "options": {"every": 1, "factor": 0.5}}}, "decays is ['lr', 'gamma'] for pdsm,"),
         ({"pdsm": {"contains": ["sgd"]}}, "methods[1].contains: 'sgd' is not another method. Did you mean 'sgda'?"),
         ({"pdsm": {"contains": ["pdsm"]}}, "'pdsm' is not another method"),
         (
@@ -82,3 +93,80 @@ def test_invalid_search_spaces(changes, text):
     with pytest.raises(SpecError) as caught:
         a_spec(**changes)
     assert text in str(caught.value)
+
+
+def one_in_another(outer, inner):
+    """Build a spec in which ``outer`` contains ``inner``; both are minimizers with a common lr."""
+    methods = [
+        {"name": name, "label": name, "algorithm": "ASA", **method}
+        for name, method in (("inner", inner), ("outer", {"contains": ["inner"], **outer}))
+    ]
+    tuning = {"metric": "valid_loss", "direction": "minimize", "sampler": "sobol", "budget": 4}
+    raw = schema.merge(RAW, {"claim": {"order": []}})
+    return schema.build({**raw, "methods": methods, "tuning": {**tuning, "ranges": {"lr": [1e-3, 1e-1]}}})
+
+
+def decaying(*decays, factor=(1.0, 0.5), **changes):
+    return {"decays": list(decays), "options": {"beta": 0.9, "every": 1}, "grid": {"factor": list(factor)}, **changes}
+
+
+ADAM = {"options": {"beta": 0.9}}
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        (ADAM, ADAM),
+        (ADAM, {"options": {"beta": 0.9, "scaling": "adam", "beta2": 0.999, "bias_correction": True}}),
+        (decaying("lr", "gamma"), ADAM),
+        (decaying("lr", "gamma"), decaying("lr", factor=[1.0])),
+        (decaying("lr", "gamma"), decaying("gamma", "lr")),
+        (ADAM, decaying("lr", factor=[1.0])),
+        ({"options": {"beta": 0.9, "schedule": "constant", "warm_up": 0.0}}, ADAM),
+        ({"grid": {"beta": [0.0, 0.9], "scaling": ["adam", "shb"]}}, ADAM),
+        # beta = 0 is no average, so its bias correction changes nothing
+        (
+            {"options": {"beta": 0.0, "scaling": "shb", "bias_correction": False}},
+            {"options": {"beta": 0.0, "scaling": "shb"}},
+        ),
+        ({"algorithm": "AdamW"}, {"algorithm": "AdamW", "options": {"betas": [0.9, 0.999], "weight_decay": 0.01}}),
+    ],
+)
+def test_spaces_that_are_nested(outer, inner):
+    assert one_in_another(outer, inner).method("outer").contains == ["inner"]
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "text"),
+    [
+        (ADAM, decaying("lr"), "decays is [] for outer, ['lr'] for inner, and one factor applies to all decays. Use"),
+        (decaying("lr", "gamma"), decaying("lr"), "decays is ['lr', 'gamma'] for outer, ['lr'] for inner"),
+        (decaying("lr", factor=[0.5]), ADAM, "factor is [0.5] for outer, [1.0] for inner. Widen it, or remove 'inner'"),
+        (ADAM, {"options": {"beta": 0.9, "scaling": "shb"}}, "scaling is ['adam'] for outer, ['shb'] for inner"),
+        (
+            {"options": {"beta": 0.9, "bias_correction": False}},
+            ADAM,
+            "bias_correction is [False] for outer, [True]",
+        ),
+        ({"options": {"beta": 0.9, "g0": 1e-3}}, ADAM, "g0 is [0.001] for outer, [1e-07] for inner"),
+        ({"options": {"beta": 0.9, "schedule": "cosine"}}, ADAM, "schedule is ['cosine'] for outer, ['constant'] for"),
+        (
+            {"algorithm": "SGD"},
+            {"algorithm": "Adam"},
+            "betas is [[0.9, 0.999]] for inner, and outer has no betas. Remove 'inner' there.",
+        ),
+        ({"algorithm": "Adam"}, {"algorithm": "AdamW"}, "weight_decay is [0] for outer, [0.01] for inner"),
+    ],
+)
+def test_spaces_that_are_not_nested(outer, inner, text):
+    with pytest.raises(SpecError) as caught:
+        one_in_another(outer, inner)
+    assert "methods[1].contains: the space of outer does not contain that of inner: " in str(caught.value)
+    assert text in str(caught.value)
+
+
+def test_a_method_with_an_average_is_not_nested_in_one_without():
+    contains = {"sgda": {"contains": ["pdsm"]}, "pdsm": {"contains": []}}
+    with pytest.raises(SpecError, match=r"beta is \[0.0\] for sgda, \[0.0, 0.9\] for pdsm. Widen it, or remove 'pdsm'"):
+        a_spec(**contains)
+    a_spec(sgda={"contains": ["pdsm"]}, pdsm={"contains": [], "grid": {"beta": [0.0], "factor": [1.0]}})
