@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ class Store:
 
     Args:
         path: the SQLite file; created if it does not exist.
-        read_only: neither create nor write anything.
+        read_only: neither create nor write anything. Only a commit that was interrupted by a kill is rolled back.
 
     >>> import tempfile
     >>> with Store(Path(tempfile.mkdtemp()) / "runs.sqlite") as store:
@@ -74,13 +75,24 @@ class Store:
         with self._errors():
             if not read_only:
                 path.parent.mkdir(parents=True, exist_ok=True)
-            address = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
-            self._db = sqlite3.connect(address, timeout=30, isolation_level=None, uri=True)
+            elif self._journal.exists() and all(os.access(one, os.W_OK) for one in (path, path.parent)):
+                with closing(self._connect("rw")) as db:
+                    db.execute("SELECT count(*) FROM sqlite_schema")  # reading rolls an interrupted commit back
+            self._db = self._connect("ro" if read_only else "rwc")
             try:
                 self._open()
             except BaseException:
                 self._db.close()
                 raise
+
+    @property
+    def _journal(self) -> Path:
+        """The file with which SQLite rolls back an interrupted commit."""
+        return self.path.with_name(f"{self.path.name}-journal")
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        address = f"{self.path.absolute().as_uri()}?mode={mode}"
+        return sqlite3.connect(address, timeout=30, isolation_level=None, uri=True)
 
     def _open(self) -> None:
         db = self._db
@@ -129,6 +141,11 @@ class Store:
                 remedy = "Free disk space, or choose another --out."
             if "readonly" in str(error):
                 remedy = "Make it writable (chmod u+w), or choose another --out."
+                if self.read_only and self._journal.exists():
+                    remedy = (
+                        "The command that wrote it was killed. Run that command again; or copy the file and "
+                        f"{self._journal.name} to a folder that can be written to."
+                    )
             raise OutputError(f"{self.path} cannot be used ({error}). {remedy}") from error
         except OSError as error:
             if isinstance(error, OutputError):

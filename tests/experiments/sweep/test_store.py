@@ -2,8 +2,11 @@
 
 import math
 import os
+import signal
 import sqlite3
 import stat
+import subprocess
+import sys
 import time
 
 import pytest
@@ -119,6 +122,40 @@ def test_a_read_only_store_is_refused_when_it_is_opened(path, monkeypatch):
         Store(path)
     with Store(path, read_only=True) as store:
         assert len(store) == 1
+
+
+KILLED = """
+import os, signal, sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("PRAGMA cache_size = 1")  # changed pages go to the file before the commit, which makes the journal hot
+db.execute("BEGIN IMMEDIATE")
+for k in range(100):
+    db.execute("INSERT INTO curves VALUES (?, ?, ?, 0)", ("k" * 64, f"m{k}", "0" * 3000))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def interrupted(path):
+    """Return a store whose writer was killed during a commit."""
+    assert subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False).returncode == -signal.SIGKILL
+    assert path.with_name("runs.sqlite-journal").stat().st_size > 0
+    return path
+
+
+def test_reading_rolls_an_interrupted_commit_back(interrupted):
+    with Store(interrupted, read_only=True) as store:
+        assert (len(store), store.get("k" * 64).status, store.damaged) == (1, "diverged", [])
+    assert not interrupted.with_name("runs.sqlite-journal").exists()
+
+
+def test_an_interrupted_commit_in_a_file_that_cannot_be_written(interrupted, monkeypatch):
+    before = interrupted.read_bytes()
+    monkeypatch.setattr(os, "access", lambda *_: False)  # imitate a file mode that root could ignore
+    text = r"readonly database\)\. The command that wrote it was killed\. Run that command again; or copy the file and "
+    with pytest.raises(OutputError, match=text + r"runs\.sqlite-journal to a folder that can be written to"):
+        Store(interrupted, read_only=True)
+    assert interrupted.read_bytes() == before
 
 
 def test_looking_up_runs_is_fast(tmp_path):
