@@ -70,6 +70,9 @@ def _names(spec: Spec) -> Iterator[str]:
     names = [method.name for method in spec.methods]
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
         yield f"methods: the name {name!r} is used twice. Give every method its own name."
+    labels = [method.label for method in spec.methods]
+    for label in dict.fromkeys(label for label in labels if labels.count(label) > 1):
+        yield f"methods: the label {label!r} is used twice. Give every method its own label."
     yield from _claim(spec.claim, names)
     axis = spec.claim.stability
     without = [method.name for method in spec.methods if axis is not None and axis not in method.options]
@@ -108,7 +111,7 @@ def _groups(claim: Claim, names: list[str]) -> Iterator[str]:
 
 def _seeds(spec: Spec) -> Iterator[str]:
     seeds = spec.seeds
-    for name in ("tuning", "final"):
+    for name in ("tuning", "rerank", "final"):
         listed = getattr(seeds, name)
         if len(set(listed)) < len(listed):
             yield f"seeds.{name}={listed} has a seed twice. Use every seed once."
@@ -117,6 +120,9 @@ def _seeds(spec: Spec) -> Iterator[str]:
         yield f"seeds: {both} are both tuning and final seeds, which biases the final results. Use other final seeds."
     if spec.tuning is not None and not seeds.tuning:
         yield "seeds.tuning is empty, but the spec has a [tuning] table. Give at least one tuning seed."
+    if spec.data.split == "scaffold" and spec.studies > 1:
+        text = f"data.split='scaffold' is invalid with studies = {spec.studies}: each study needs a split of its own"
+        yield f"{text}, and there is only one split by scaffold. Use split = 'random', or studies = 1."
 
 
 def _vectorize(spec: Spec, objective: type[Objective]) -> Iterator[str]:
@@ -205,7 +211,8 @@ def _unused_decay(spec: Spec, method: Method, given: list[tuple[str, Mapping[str
 
 def _values(spec: Spec, method: Method, place: str) -> Iterator[str]:
     """Errors that the algorithm raises for a value of an axis, found by constructing it on a few numbers."""
-    axes = {**search.axes_of(spec, method), **search.ranges_of(spec, method)}
+    ranges = search.ranges_of(spec, method)
+    axes = {**search.axes_of(spec, method), **ranges}
     empty = [name for name, values in axes.items() if not values]
     for name in empty:
         yield f"{place}: the axis {name!r} is empty. Give it at least one value."
@@ -217,14 +224,34 @@ def _values(spec: Spec, method: Method, place: str) -> Iterator[str]:
         yield f"{place}: {', '.join(sorted(needed))} is missing. Set it in options, or tune it in a grid."
         return
     project = objectives.find(spec.loss).projection()
-    for name, values in {"": [None], **axes}.items():
-        for value in values:
-            point = {**first, **({name: value} if name else {})}
-            try:
-                algorithms.validate(method.algorithm, method.decays, {**method.options, **point}, project)
-            except (ValueError, TypeError, OverflowError) as error:
-                yield f"{place}: {str(error)[:300]}"
-                return
+
+    def problem(value: Mapping[str, Any]) -> str:
+        try:
+            algorithms.validate(method.algorithm, method.decays, {**method.options, **first, **value}, project)
+        except (ValueError, TypeError, OverflowError) as error:
+            return str(error)[:300] or type(error).__name__
+        return ""
+
+    tried: list[dict[str, Any]] = [{}, *({name: value} for name, values in axes.items() for value in values)]
+    text = next(filter(None, (problem(value) for value in tried)), "")
+    if text:
+        yield f"{place}: {text}"
+        return
+    for name, (low, high) in ranges.items():
+        text = problem({name: algorithms.rounded(low + (high - low) / math.pi)})  # between two whole numbers
+        if text:
+            ends = f"{low:g} to {high:g}"
+            yield f"{place}: {name} cannot be searched from {ends} ({text.rstrip('.')}). List its values in a grid."
+    if method.decays:
+        yield from _late_decay(spec, {**{name: [value] for name, value in method.options.items()}, **axes}, place)
+
+
+def _late_decay(spec: Spec, values: Mapping[str, Any], place: str) -> Iterator[str]:
+    """Decays that come after the last epoch."""
+    every = max(values["every"])
+    if every > spec.epochs and set(values["factor"]) != {1.0}:
+        text = f"every={every} is greater than epochs = {spec.epochs}, so no rate decays"
+        yield f"{place}: {text}. Use a smaller value, or factor = 1.0."
 
 
 def _metrics(spec: Spec, objective: type[Objective]) -> Iterator[str]:
@@ -306,6 +333,8 @@ def _budget(spec: Spec) -> Iterator[str]:
         if spec.tuning.budget is None:
             text = f"tuning.budget is missing: sampler = {spec.tuning.sampler!r} needs the number of trials per method"
             yield f"{text}. Try budget = 20."
+        elif spec.tuning.sampler == "sobol":
+            yield from _too_few_points(spec, spec.tuning.budget, sizes)
     elif spec.tuning.budget is not None:
         text = f"tuning.budget={spec.tuning.budget}: a grid is always searched completely"
         yield f"{text}. Remove the budget, or use sampler = 'tpe'."
@@ -315,3 +344,11 @@ def _budget(spec: Spec) -> Iterator[str]:
             f"tuning: the methods have unequal numbers of trials ({listed}), which is unfair. Add values "
             "to an axis with 'multipliers', or use sampler = 'tpe' with a budget."
         )
+
+
+def _too_few_points(spec: Spec, budget: int, sizes: Mapping[str, int]) -> Iterator[str]:
+    """Methods without a range, which try the same points again instead of as many as the others."""
+    for k, method in enumerate(spec.methods):
+        if not search.ranges_of(spec, method) and sizes[method.name] < budget:
+            text = f"methods[{k}]: the space of {method.name} has {sizes[method.name]} points, fewer than the budget"
+            yield f"{text} of {budget} trials, which is unfair. Add values to its grid, or search a range."

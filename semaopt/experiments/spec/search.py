@@ -46,10 +46,15 @@ def problems(spec: Spec) -> Iterator[str]:
     yield from _ranges(spec)
     names = [method.name for method in spec.methods]
     families = {} if spec.tuning is None else spec.tuning.families
+    for name in sorted(families.keys() - {method.family for method in spec.methods}):
+        yield f"tuning.families.{name}: no method has this family. Set it in a method, or remove it."
     for k, method in enumerate(spec.methods):
         if method.family is not None and method.family not in families:
             hint = near(method.family, families) if families else "Add it"
             yield f"methods[{k}].family={method.family!r} is not one of tuning.families. {hint}."
+        for name in method.multipliers.keys() & ranges_of(spec, method).keys():
+            text = f"methods[{k}].multipliers.{name}: {name} is searched in a range, which multipliers do not change"
+            yield f"{text}. Remove it, or list the values in tuning.grid."
         for name in method.contains:
             if name not in names or name == method.name:
                 yield f"methods[{k}].contains: {name!r} is not another method. {near(name, names)}."

@@ -74,6 +74,10 @@ def test_all_figures_are_there():
         ),
         ({"methods": {"beta": {"grid": {"beta": []}}}}, "methods[1]: the axis 'beta' is empty. Give it"),
         ({"methods": {"beta": {"grid": {"beta": [0.9]}}}}, "unequal numbers of trials (adam 6, beta 2, both 6)"),
+        (
+            {"methods": {"beta": {"label": "folklore Adam"}}},
+            "methods: the label 'folklore Adam' is used twice. Give every",
+        ),
         ({"epochs": "three"}, "epochs='three' is invalid: it should be a valid integer. Write a value of this type."),
         ({"epochs": 0}, "epochs=0 is invalid: it should be greater than or equal to 1. Use a value in this range."),
         ({"batch": 2.5}, "batch=2.5 is invalid: it should be a valid integer"),
@@ -308,6 +312,7 @@ def test_a_base_is_updated_and_methods_are_added(tmp_path):
         family = "plain"
         [scales.quick]
         epochs = 2
+        methods."*".grid.every = [1]
         methods.mine.label = "Mine, quickly"
         """,
     )

@@ -41,9 +41,15 @@ def test_a_family_replaces_shared_ranges():
 
 
 def test_a_fixed_value_or_a_grid_of_the_method_replaces_a_range():
-    spec = a_spec(sgda={"options": {"lr": 0.1}, "grid": {"dual_lr": [0.1, 1.0]}}, pdsm={"contains": []})
+    values = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0]  # as many as the budget
+    spec = a_spec(sgda={"options": {"lr": 0.1}, "grid": {"dual_lr": values}}, pdsm={"contains": []})
     assert ranges_of(spec, spec.method("sgda")) == {}
-    assert axes_of(spec, spec.method("sgda")) == {"dual_lr": [0.1, 1.0]}
+    assert axes_of(spec, spec.method("sgda")) == {"dual_lr": values}
+
+
+def test_a_late_decay_that_is_switched_off_is_accepted():
+    spec = a_spec(pdsm={"options": {"every": 4}, "grid": {"beta": [0.0, 0.9], "factor": [1.0]}})
+    assert spec.method("pdsm").options["every"] > spec.epochs
 
 
 def test_a_nested_space_is_accepted():
@@ -87,6 +93,33 @@ def test_a_nested_space_is_accepted():
             "seeds: [1000] are invalid: with several studies, seeds",
         ),
         ({"studies": 0}, "studies=0"),
+        ({"seeds": {"rerank": [200, 200]}}, "seeds.rerank=[200, 200] has a seed twice. Use every seed once."),
+        (
+            {"studies": 2, "data": {"name": "bbbp", "split": "scaffold", "binary": False, "imbalance": None}},
+            "data.split='scaffold' is invalid with studies = 2: each study needs a split of its own, and there is only "
+            "one split by scaffold. Use split = 'random', or studies = 1.",
+        ),
+        (
+            {"tuning": {"families": {**SOBOL["families"], "wide": {"ranges": {"lr": [1.0, 2.0]}}}}},
+            "tuning.families.wide: no method has this family. Set it in a method, or remove it.",
+        ),
+        (
+            {"tuning": {"ranges": {**SOBOL["ranges"], "every": [1, 4]}}, "pdsm": {"options": {}}},
+            "methods[1]: every cannot be searched from 1 to 4 (every=1.95493 is invalid: it must be a whole number >= "
+            "1. It counts epochs; the paper takes 20). List its values in a grid.",
+        ),
+        (
+            {"sgda": {"multipliers": {"lr": [1.0, 2.0]}}},
+            "methods[0].multipliers.lr: lr is searched in a range, which multipliers do not change. Remove it, or list",
+        ),
+        (
+            {"sgda": {"options": {"lr": 0.1}, "grid": {"dual_lr": [0.1, 1.0]}}, "pdsm": {"contains": []}},
+            "methods[0]: the space of sgda has 2 points, fewer than the budget of 8 trials, which is unfair.",
+        ),
+        (
+            {"pdsm": {"options": {"every": 4}}},
+            "methods[1]: every=4 is greater than epochs = 3, so no rate decays. Use a smaller value, or factor = 1.0.",
+        ),
     ],
 )
 def test_invalid_search_spaces(changes, text):

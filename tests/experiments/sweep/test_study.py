@@ -236,8 +236,8 @@ def test_tree_estimators_resume_with_the_same_proposals(tmp_path):
 def test_successive_halving_prunes_and_continues_from_checkpoints(tmp_path, monkeypatch):
     counted = []
     monkeypatch.setattr(runner, "count_epoch", lambda: counted.append(1))
-    late = {name: {"options": {"every": 100}} for name in ("beta", "both")}  # no decay before the first rung
-    spec = a_spec(epochs=8, tuning={"pruner": "halving", "rounds": 0}, seeds={"final": [0]}, methods=late)
+    never = {name: {"options": {"every": 100, "factor": 1.0}} for name in ("beta", "both")}
+    spec = a_spec(epochs=8, tuning={"pruner": "halving", "rounds": 0}, seeds={"final": [0]}, methods=never)
     results = go(tmp_path, spec)
     trials = [trial for found in results.findings[0].tuning.trials.values() for trial in found.values()]
     assert len(trials) == 18
