@@ -39,6 +39,7 @@ def run(  # the options of the command
     only: Sequence[str] = (),
     studies: Sequence[int] = (),
     aa: bool = False,
+    aa_resamples: int | None = None,
     engine: str = "local",
     address: str | None = None,
     workers: int | None = None,
@@ -61,7 +62,9 @@ def run(  # the options of the command
         studies: numbers of the studies to compute, from 1; by default all. The report shows these and all other
             finished studies that ``out`` contains. :func:`report` joins the studies of several folders.
         aa: run an A/A check instead: tune each method against itself, and count how often the protocol finds a
-            difference that does not exist. It trains twice as many studies as the spec has, and writes no report.
+            difference that does not exist. It trains twice as many studies as the spec has. Instead of a report it
+            writes ``aa.json`` and ``aa.md``.
+        aa_resamples: the number of comparisons of each method with itself in the A/A check, by default 200.
         engine: "local" (processes on this machine) or "ray".
         address: the address of a Ray cluster.
         workers: number of processes; 0 runs in this process. By default one per core, at most 8.
@@ -81,6 +84,7 @@ def run(  # the options of the command
     if aa and len(parts.specs) > 1:
         raise SpecError(f"aa=True checks one spec, but {name} is a group of {len(parts.specs)}. Name one of them.")
     numbers = _numbers(parts.specs, studies, aa)
+    resamples = _resamples(aa_resamples, aa)
     validate_engine(engine, address, workers)
     with distributed.joined(device) as group:
         validate_machine(device, dtype)
@@ -96,7 +100,11 @@ def run(  # the options of the command
             if aa:
                 (found,) = parts.specs
                 with workspace.open_store() as store:
-                    return aa_check.table(found, aa_check.check(found, Runner(store, executor, watch, workspace), only))
+                    runner = Runner(store, executor, watch, workspace)
+                    checked = aa_check.check(found, runner, only, resamples)
+                if group.first:
+                    aa_check.write(found, checked, workspace.out)
+                return aa_check.table(found, checked)
             results = study.conduct(
                 parts.specs, workspace, executor, watch, command=command, only=only, numbers=numbers, parts=parts
             )
@@ -201,6 +209,12 @@ def report(
                 f"{'; '.join(unreadable)}. Stores of version 0.1 are not supported: install that version to show them, "
                 "or run the spec again."
             )
+        checked = [path / aa_check.TEXT_FILE for path in paths if (path / aa_check.TEXT_FILE).is_file()]
+        if checked:
+            raise OutputError(
+                f"{listed}: no finished study found, but an A/A check (semaopt run --aa), whose result is in "
+                f"{', '.join(map(str, checked))}. For a report, run the spec without --aa."
+            )
         raise OutputError(
             f"{listed}: no finished study found. Trials of semaopt tune have no final runs; run the same spec into "
             "that folder, which reuses them."
@@ -270,6 +284,19 @@ def _numbers(specs: Sequence[Spec], studies: Sequence[int], aa: bool) -> list[in
             if list(studies).count(number) > 1:
                 raise SpecError(f"{where}: it is given twice. Give each study once.")
     return [number - 1 for number in studies]
+
+
+def _resamples(resamples: int | None, aa: bool) -> int:
+    """Return the number of resamples of an A/A check after validating it."""
+    if resamples is None:
+        return aa_check.RESAMPLES
+    if not aa:
+        raise SpecError(
+            f"aa_resamples={resamples!r} applies to an A/A check only. Set aa=True (--aa), or leave it out."
+        )
+    if type(resamples) is not int or resamples < 1:
+        raise SpecError(f"aa_resamples={resamples!r} is invalid: it must be an integer >= 1. The default is 200.")
+    return resamples
 
 
 def _tuning(spec: Spec) -> Tuning:

@@ -123,6 +123,9 @@ def run(  # noqa: PLR0917  # typer turns arguments into options
     aa: Annotated[
         bool, typer.Option("--aa", help="A/A check: tune each method against itself, and count wrong verdicts.")
     ] = False,
+    aa_resamples: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Comparisons per method in the A/A check. Default: 200.")
+    ] = None,
 ) -> None:
     """Tune and run one experiment, then write its figure and its report.
 
@@ -149,6 +152,7 @@ def run(  # noqa: PLR0917  # typer turns arguments into options
         command=command_line(),
         studies=study or (),
         aa=aa,
+        aa_resamples=aa_resamples,
     )
     if aa and distributed.leading():
         typer.echo(table.to_markdown())

@@ -1,16 +1,22 @@
 """A/A check: one method tuned against itself, to see how often the protocol finds a difference that does not exist.
 
-The method is tuned in twice as many studies as the spec has. Random halves of these studies are compared again and
-again like two methods. Both halves are the same method, so every "confirmed" or "contradicted" is wrong.
+The method is tuned in twice as many studies as the spec has. Halves of these studies are compared again and again like
+two methods. Both halves are the same method, so every "confirmed" or "contradicted" is wrong. All splits into halves
+are used equally often, so the rate depends less on random numbers: ten studies have 126 splits.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeVar
 
+from semaopt.experiments.files import write_output
+from semaopt.experiments.fingerprint import environment
 from semaopt.experiments.results.model import Finding
 from semaopt.experiments.results.statistics import Comparison, probability_of_improvement
 from semaopt.experiments.results.table import Table
@@ -20,6 +26,8 @@ from semaopt.experiments.sweep.runner import Runner
 from semaopt.experiments.sweep.study import Experiment
 
 RESAMPLES = 200
+JSON_FILE, TEXT_FILE = "aa.json", "aa.md"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,7 @@ class AAResult:
 
     @property
     def standard_error(self) -> float:
-        """The binomial standard error of the rate; it does not cover the randomness of this set of studies."""
+        """The binomial standard error of the rate, as for independent splits, given these studies."""
         return math.sqrt(self.rate * (1 - self.rate) / self.resamples)
 
 
@@ -78,17 +86,59 @@ def table(spec: Spec, found: Sequence[AAResult]) -> Table:
     )
 
 
+def write(spec: Spec, found: Sequence[AAResult], out: Path) -> None:
+    """Write the result to the output folder, as JSON and as text."""
+    document = {
+        "experiment": spec.name,
+        "scale": spec.scale,
+        "metric": spec.claim.metric,
+        "methods": [{**asdict(one), "rate": one.rate, "standard_error": one.standard_error} for one in found],
+        "environment": environment(),
+    }
+    text = f"""# A/A check: {spec.title}
+
+Experiment {spec.name} at scale {spec.scale}. Each method was tuned in {2 * spec.studies} studies, and halves of them
+were compared on {spec.claim.metric} like two methods. Both halves are the same method, so every decision ("confirmed"
+or "contradicted") is wrong. `rate` is the share of decisions; intervals of 95% allow 5%.
+
+{table(spec, found).to_markdown()}
+"""
+    write_output(out / JSON_FILE, json.dumps(document, indent=1, allow_nan=False) + "\n")
+    write_output(out / TEXT_FILE, text)
+
+
 def compare_halves(finding: Finding, method: str, resamples: int = RESAMPLES) -> AAResult:
-    """Compare random halves of the studies of one method on the metric of the claim."""
+    """Compare halves of the studies of one method on the metric of the claim."""
     metric = finding.spec.claim.metric
     better, is_ratio, values = finding.better(metric), finding.is_ratio(metric), list(finding.units(method, metric))
-    rng = random.Random(0)
-    half = len(values) // 2
     outcomes = []
-    for _ in range(resamples):
-        sampled = rng.sample(values, 2 * half)
-        a, b = tuple(sampled[:half]), tuple(sampled[half:])
+    for a, b in halves(values, resamples, random.Random(0)):
         wins = probability_of_improvement(a, b, better)
         outcomes.append(Comparison(method, method, metric, better, is_ratio, a, b, wins).outcome)
     decided = sum(outcome in ("confirmed", "contradicted") for outcome in outcomes)
-    return AAResult(method, half, resamples, decided, outcomes.count("equivalent"))
+    return AAResult(method, len(values) // 2, resamples, decided, outcomes.count("equivalent"))
+
+
+def halves(values: Sequence[T], count: int, rng: random.Random) -> Iterator[tuple[tuple[T, ...], tuple[T, ...]]]:
+    """Yield random splits of an even number of values into two halves of random order.
+
+    A split is used again only after all others: which values are together counts, not which half is the first.
+
+    >>> splits = list(halves("abcd", 3, random.Random(0)))
+    >>> sorted("".join(sorted(one if "a" in one else other)) for one, other in splits)
+    ['ab', 'ac', 'ad']
+    """
+    half = len(values) // 2
+    splits = math.comb(len(values), half) // 2
+    used: set[frozenset[int]] = set()
+    for _ in range(count):
+        if len(used) == splits:
+            used.clear()
+        while True:
+            order = rng.sample(range(len(values)), len(values))
+            a, b = order[:half], order[half:]
+            split = frozenset(a if 0 in a else b)
+            if split not in used:
+                break
+        used.add(split)
+        yield tuple(values[k] for k in a), tuple(values[k] for k in b)

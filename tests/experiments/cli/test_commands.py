@@ -58,7 +58,8 @@ def call(monkeypatch, capsys, tmp_path):
 
 def test_tune_takes_what_run_takes_with_the_same_defaults():
     run, tune = (dict(inspect.signature(one).parameters) for one in (api.run, api.tune))
-    assert tune == {name: kind for name, kind in run.items() if name not in ("tensorboard", "command", "aa", "studies")}
+    only_run = ("tensorboard", "command", "aa", "aa_resamples", "studies")
+    assert tune == {name: kind for name, kind in run.items() if name not in only_run}
 
 
 def test_help_states_the_defaults(call):
@@ -352,6 +353,10 @@ def test_studies_one_by_one(call, tmp_path):
     assert "3 studies with 1 seed each" in Path("joined/results.md").read_text()
     for args, text in (
         (("--study", "4"), "Error: mine: study 4 is invalid: it must be an integer from 1 to 3."),
+        (
+            ("--aa-resamples", "9"),
+            "Error: aa_resamples=9 applies to an A/A check only. Set aa=True (--aa), or leave it",
+        ),
         (("--study", "1", "--aa"), "Error: studies=[1] is invalid with aa=True: an A/A check needs all studies."),
         (("--study", "one"), "Invalid value for '--study': Input should be a valid integer"),
     ):

@@ -1,12 +1,15 @@
 """The A/A check: a method tuned against itself is rarely found different from itself."""
 
+import json
 import math
 import random
+from collections import Counter
 
 import pytest
 
 from semaopt.__main__ import main
 from semaopt.experiments import api
+from semaopt.experiments.files import OutputError
 from semaopt.experiments.results.model import Final, Finding, StudyResult
 from semaopt.experiments.results.statistics import Comparison
 from semaopt.experiments.spec.errors import SpecError
@@ -51,6 +54,26 @@ def test_methods_without_noise_are_equivalent():
     assert (result.decided, result.equivalent, result.rate) == (0, 20, 0.0)
 
 
+@pytest.mark.parametrize(("values", "count", "most", "splits"), [(10, 200, 2, 126), (10, 126, 1, 126), (4, 7, 3, 3)])
+def test_all_splits_are_used_equally_often(values, count, most, splits):
+    used = Counter()
+    for a, b in aa.halves(range(values), count, random.Random(0)):
+        assert sorted((*a, *b)) == list(range(values))
+        used[frozenset((frozenset(a), frozenset(b)))] += 1
+    assert len(used) == splits == math.comb(values, values // 2) // 2
+    assert max(used.values()) == most == math.ceil(count / splits)
+    assert min(used.values()) == count // splits
+
+
+def test_200_resamples_tell_the_rate_of_many():
+    """The error of 200 resamples is below that of 200 independent ones, 0.015."""
+    errors = []
+    for seed in range(20):
+        found = finding(10, 0.5, seed=seed)
+        errors.append(aa.compare_halves(found, "adam").rate - aa.compare_halves(found, "adam", 126 * 20).rate)
+    assert math.sqrt(sum(error**2 for error in errors) / len(errors)) < 0.012
+
+
 def test_the_rate_has_a_binomial_standard_error():
     result = aa.AAResult("adam", studies=5, resamples=200, decided=10, equivalent=0)
     assert result.standard_error == pytest.approx(math.sqrt(0.05 * 0.95 / 200))
@@ -69,6 +92,33 @@ def test_from_python_and_from_the_command_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["semaopt", "run", str(path), *options])
     main()
     assert capsys.readouterr().out == table.to_markdown() + "\n"
+    text, stored = ((tmp_path / "out" / name).read_text() for name in ("aa.md", "aa.json"))
+    assert text.startswith("# A/A check: Tiny\n\nExperiment mine at scale paper. Each method was tuned in 4 studies")
+    assert text.endswith(f"\n\n{table.to_markdown()}\n")
+    (method,) = json.loads(stored)["methods"]
+    assert (method["method"], method["decided"], method["rate"]) == ("adam", row["decided"], row["rate"])
+    with pytest.raises(
+        OutputError, match=r"no finished study found, but an A/A check .*out/aa\.md\. For a report, run"
+    ):
+        api.report([tmp_path / "out"])
+    again = api.run(path, out=tmp_path / "out", only=["adam"], workers=0, aa=True, aa_resamples=6)
+    assert [row["resamples"] for row in again] == [6]
+    assert "| 6 |" in (tmp_path / "out" / "aa.md").read_text()  # replaced
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"aa_resamples": 10}, r"aa_resamples=10 applies to an A/A check only\. Set aa=True \(--aa\), or leave it out"),
+        (
+            {"aa": True, "aa_resamples": 0},
+            r"aa_resamples=0 is invalid: it must be an integer >= 1\. The default is 200",
+        ),
+    ],
+)
+def test_invalid_numbers_of_resamples(tmp_path, options, text):
+    with pytest.raises(SpecError, match=text):
+        api.run(a_spec(studies=2), out=tmp_path, workers=0, **options)
 
 
 def test_one_study_is_not_enough(tmp_path):
