@@ -64,7 +64,7 @@ def run(  # the options of the command
         aa: run an A/A check instead: tune each method against itself, and count how often the protocol finds a
             difference that does not exist. It trains twice as many studies as the spec has. Instead of a report it
             writes ``aa.json`` and ``aa.md``.
-        aa_resamples: the number of comparisons of each method with itself in the A/A check, by default 200.
+        aa_resamples: the number of comparisons of each method with itself in the A/A check, by default 20,000.
         engine: "local" (processes on this machine) or "ray".
         address: the address of a Ray cluster.
         workers: number of processes; 0 runs in this process. By default one per core, at most 8.
@@ -295,7 +295,7 @@ def _resamples(resamples: int | None, aa: bool) -> int:
             f"aa_resamples={resamples!r} applies to an A/A check only. Set aa=True (--aa), or leave it out."
         )
     if type(resamples) is not int or resamples < 1:
-        raise SpecError(f"aa_resamples={resamples!r} is invalid: it must be an integer >= 1. The default is 200.")
+        raise SpecError(f"aa_resamples={resamples!r} is invalid: it must be an integer >= 1. The default is 20000.")
     return resamples
 
 

@@ -124,7 +124,7 @@ def run(  # noqa: PLR0917  # typer turns arguments into options
         bool, typer.Option("--aa", help="A/A check: tune each method against itself, and count wrong verdicts.")
     ] = False,
     aa_resamples: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Comparisons per method in the A/A check. Default: 200.")
+        int | None, typer.Option(min=1, metavar="N", help="Comparisons per method in the A/A check. Default: 20000.")
     ] = None,
 ) -> None:
     """Tune and run one experiment, then write its figure and its report.

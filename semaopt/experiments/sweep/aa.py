@@ -25,7 +25,7 @@ from semaopt.experiments.spec.schema import Spec
 from semaopt.experiments.sweep.runner import Runner
 from semaopt.experiments.sweep.study import Experiment
 
-RESAMPLES = 200
+RESAMPLES = 20_000
 JSON_FILE, TEXT_FILE = "aa.json", "aa.md"
 T = TypeVar("T")
 

@@ -70,14 +70,14 @@ def test_200_resamples_tell_the_rate_of_many():
     errors = []
     for seed in range(20):
         found = finding(10, 0.5, seed=seed)
-        errors.append(aa.compare_halves(found, "adam").rate - aa.compare_halves(found, "adam", 126 * 20).rate)
+        errors.append(aa.compare_halves(found, "adam", 200).rate - aa.compare_halves(found, "adam", 126 * 20).rate)
     assert math.sqrt(sum(error**2 for error in errors) / len(errors)) < 0.012
 
 
 def test_the_rate_has_a_binomial_standard_error():
     result = aa.AAResult("adam", studies=5, resamples=200, decided=10, equivalent=0)
     assert result.standard_error == pytest.approx(math.sqrt(0.05 * 0.95 / 200))
-    assert aa.RESAMPLES == 200
+    assert aa.RESAMPLES == 20_000
 
 
 def test_from_python_and_from_the_command_line(tmp_path, capsys, monkeypatch):
@@ -85,8 +85,8 @@ def test_from_python_and_from_the_command_line(tmp_path, capsys, monkeypatch):
     path = write_spec(tmp_path / "mine.toml", **changes)
     table = api.run(path, out=tmp_path / "out", only=["adam"], workers=0, aa=True)
     (row,) = table
-    assert (row["method"], row["studies per side"], row["resamples"]) == ("adam", 2, 200)
-    assert 0 <= row["rate"] == row["decided"] / 200 <= 1
+    assert (row["method"], row["studies per side"], row["resamples"]) == ("adam", 2, 20_000)
+    assert 0 <= row["rate"] == row["decided"] / 20_000 <= 1
     assert not (tmp_path / "out" / "report.html").exists()
     options = ["--aa", "--only", "adam", "--workers", "0", "--out", str(tmp_path / "out")]
     monkeypatch.setattr("sys.argv", ["semaopt", "run", str(path), *options])
@@ -112,7 +112,7 @@ def test_from_python_and_from_the_command_line(tmp_path, capsys, monkeypatch):
         ({"aa_resamples": 10}, r"aa_resamples=10 applies to an A/A check only\. Set aa=True \(--aa\), or leave it out"),
         (
             {"aa": True, "aa_resamples": 0},
-            r"aa_resamples=0 is invalid: it must be an integer >= 1\. The default is 200",
+            r"aa_resamples=0 is invalid: it must be an integer >= 1\. The default is 20000",
         ),
     ],
 )
