@@ -383,8 +383,8 @@ def ends_caption(finding: Finding) -> str:
     when = "after the last epoch" if last == 1 else f"averaged over the last {last} epochs"
     ratios = [metric for metric in finding.spec.metrics if finding.is_ratio(metric)]
     kinds = ["mean ± standard deviation"] if len(ratios) < len(finding.spec.metrics) else []
-    kinds += ["geometric mean ×/÷ geometric standard deviation for losses"] if ratios else []
-    return f"Final values {when}: {join(kinds)}, over {plural(len(finding.seeds), 'run')}."
+    kinds += ["geometric mean ×/÷ geometric standard deviation of losses"] if ratios else []
+    return f"Final values {when}: {', '.join(kinds)}; {plural(len(finding.seeds), 'run')}."
 
 
 TIME_HEAD = ("method", "runs that reach it", "epochs (median)", "compute time (median)")

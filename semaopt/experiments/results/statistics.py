@@ -131,7 +131,7 @@ def spread_text(values: Sequence[float], digits: int = 3, *, percent: bool = Fal
     Values that are compared by their ratio get the geometric mean and the factor of one standard deviation.
 
     >>> spread_text([1.0, 3.0]), spread_text([0.5, 0.52], percent=True), spread_text([1.0, 4.0], is_ratio=True)
-    ('2.00 ± 1.4', '51.00 ± 1.41', '2.00 ×/÷ 2.7')
+    ('2.00 ± 1.4', '51.00 ± 1.41', '2.00 ×/÷ 2.67')
     >>> spread_text([1.0, 3.0, float("nan")]), spread_text([float("nan")])
     ('2.00 ± 1.4, 1 of 3 diverged', 'diverged')
     """
@@ -142,7 +142,7 @@ def spread_text(values: Sequence[float], digits: int = 3, *, percent: bool = Fal
     mean, std = mean_and_std(_logs(finite) if is_ratio else finite)
     if is_ratio:
         mean, std = math.exp(mean), math.exp(std)
-    first, second = (f"{mean:.2f}", f"{std:.2f}") if percent else (number_text(mean, digits), number_text(std))
+    first, second = (f"{mean:.2f}", f"{std:.2f}") if percent else (number_text(mean, digits), number_text(std, 3 if is_ratio else 2))
     text = first if math.isnan(std) else f"{first} {'×/÷' if is_ratio else '±'} {second}"
     lost = len(values) - len(finite)
     return f"{text}, {lost} of {len(values)} diverged" if lost else text

@@ -203,7 +203,7 @@ def test_diverged_runs_are_named(results):
     finals = (replace(finding.finals[0], runs=(broken,) * 3), *finding.finals[1:])
     page = html.render(replace(results, findings=(with_study(finding, finals=finals),)))
     assert "<td>diverged</td>" in page
-    assert "geometric mean ×/÷ geometric standard deviation for losses, over 3 runs." in page
+    assert "geometric mean ×/÷ geometric standard deviation of losses; 3 runs." in page
     assert "A line ends where a run diverged." in page
     assert "nan" not in re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL)
 
