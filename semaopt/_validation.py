@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 from numbers import Integral, Real
 from typing import Any
 
+import torch
 from torch import Tensor
 
 #: Smallest and largest bound of the scaling s: outside this range 1/s^2 is not a normal float32 number.
@@ -64,6 +66,32 @@ def is_real(value: Any) -> bool:
 def to_float(value: float | Tensor) -> float:
     """Convert a number or a one-element tensor to float; a tensor that requires grad raises no warning."""
     return float(value.item() if isinstance(value, Tensor) else value)
+
+
+def as_tensor_of(value: Any, name: str) -> Tensor:
+    """Return data of a user as a tensor: a tensor stays on its device, anything else is copied to the CPU.
+
+    Series, data frames and other objects with ``__array__`` are read by NumPy: torch would look up positions in the
+    index of a series.
+    """
+    if isinstance(value, Tensor):
+        return value.detach()
+    data, kind = value, ""
+    try:
+        if hasattr(value, "__array__"):
+            import numpy as np
+
+            array = np.asarray(value)
+            # A copy that torch accepts: writable, with positive strides and native byte order.
+            array = array.astype(array.dtype.newbyteorder("="), order="C")
+            data, kind = array, f" (dtype {array.dtype}, shape {array.shape})"
+        return torch.as_tensor(data, device="cpu")
+    except Exception as error:  # an object with __array__ or __getitem__ may raise anything
+        start = reprlib.repr(data.ravel()[:6].tolist() if kind else data)
+        raise ValueError(
+            f"{name}={start}{kind} is invalid: it must hold numbers or booleans of one dtype, in rows of equal "
+            f"length. Convert classes to numbers, e.g. with {name} == 'yes', and missing values to NaN."
+        ) from error
 
 
 def validate_integer(name: str, value: Any, remedy: str, minimum: int = 1) -> int:

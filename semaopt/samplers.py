@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from semaopt._validation import is_real, require
+from semaopt._validation import as_tensor_of, is_real, require
 from semaopt.losses._labels import is_positive, is_present
 
 
@@ -23,9 +23,9 @@ class ClassBalanced(Sampler[list[int]]):
     epoch, and another part of the negatives is left out in each epoch. All batches are full.
 
     Args:
-        labels: (n,) or, for a multi-label problem, (n, C): {0, 1}, {-1, 1} or booleans, NaN for a missing label.
-            In a multi-label batch the places for positives and for negatives go to the columns in turn; columns of
-            one class are skipped.
+        labels: (n,) or, for a multi-label problem, (n, C): {0, 1}, {-1, 1} or booleans, NaN for a missing label;
+            a tensor, an array, a series, a data frame or lists. In a multi-label batch the places for positives and
+            for negatives go to the columns in turn; columns of one class are skipped.
         batch_size: examples per batch and process, at least 2.
         positives: share of positives in a batch, rounded to a whole number of examples between 1 and batch_size - 1.
         seed: determines the order together with the epoch. The global random state is neither read nor changed.
@@ -173,7 +173,7 @@ def _in_turn(classes: list[Tensor], count: int, generator: torch.Generator) -> T
 
 def _classes(labels: Any) -> tuple[Tensor, Tensor]:
     """Return which labels are positive and which are present, (n, C) booleans on the CPU."""
-    b = torch.as_tensor(labels, device="cpu").detach()
+    b = as_tensor_of(labels, "labels").cpu()
     ok = b.dim() in (1, 2) and b.numel() > 0
     require(ok, "labels", tuple(b.shape), "must have the shape (n,) or (n, C)", "Pass those of the training set.")
     b = b.reshape(len(b), -1)

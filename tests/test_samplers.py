@@ -205,6 +205,7 @@ def test_a_loss_with_another_prior_warns():
         ({"labels": [1, 1, 1]}, r"labels of 3 examples: no column has both classes"),
         ({"labels": []}, r"labels=\(0,\).*must have the shape \(n,\) or \(n, C\)"),
         ({"labels": [0, 1, 2]}, r"labels=\[0, 1, 2\].*must be \{0, 1\}"),
+        ({"labels": ["no", "yes"]}, r"labels=\['no', 'yes'\].*must hold numbers or booleans .*with labels == 'yes'"),
     ],
 )
 def test_invalid_arguments(arguments, text):
@@ -216,6 +217,16 @@ def test_a_state_of_another_sampler_is_refused():
     state = ClassBalanced(binary(), 16, seed=3).state_dict()
     with pytest.raises(ValueError, match=r"seed=0.*must be the value in the state, 3.*seed=3"):
         ClassBalanced(binary(), 16).load_state_dict(state)
+
+
+def test_labels_of_pandas():
+    pandas = pytest.importorskip("pandas", reason="pandas is optional")
+    labels, order = binary(), [*range(99, -1, -1)]
+    expected = list(ClassBalanced(labels, 16))
+    assert list(ClassBalanced(pandas.Series(labels.numpy(), index=order), 16)) == expected
+    assert list(ClassBalanced(pandas.DataFrame({"b": labels.numpy()}, index=order), 16)) == expected
+    with pytest.raises(ValueError, match=r"labels=\['no', .*must hold numbers or booleans"):
+        ClassBalanced(pandas.Series(["no", "yes"]), 2)
 
 
 def test_it_is_exported():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from semaopt._validation import is_real, require
+from semaopt._validation import as_tensor_of, is_real, require
 from semaopt._variables import declare
 from semaopt.losses._auc_objective import (
     ClosedForm,
@@ -40,6 +40,8 @@ class Saddle(NamedTuple):
 
 def _tensor(name: str, value: Any, kind: dict[str, Any]) -> Tensor:
     try:
+        if hasattr(value, "__array__"):
+            value = as_tensor_of(value, name)
         return torch.as_tensor(value, **kind).detach()
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name}={value!r}: must be a number, a sequence of them or a tensor ({error})") from error
@@ -155,8 +157,9 @@ class AUCMinMax(nn.Module):
         """Create the loss with the prior counted in the training labels.
 
         Args:
-            labels: (n,), (n, C) with NaN for missing labels, or class numbers (n,) with ``num_classes``. A column
-                without any label gets the prior 0.5, which is never used.
+            labels: (n,), (n, C) with NaN for missing labels, or class numbers (n,) with ``num_classes``: a tensor, an
+                array, a series, a data frame or lists. A column without any label gets the prior 0.5, which is never
+                used.
             num_classes: the number of classes if ``labels`` are class numbers.
             options: the other arguments of :class:`AUCMinMax`.
 
@@ -165,8 +168,7 @@ class AUCMinMax(nn.Module):
         >>> semaopt.losses.AUCMinMax.from_labels([2, 0, 1, 0], num_classes=3).prior
         tensor([0.5000, 0.2500, 0.2500])
         """
-        # Count where the labels are: torch.as_tensor would move them to the default device.
-        b = labels.detach() if isinstance(labels, Tensor) else _tensor("labels", labels, {"device": "cpu"})
+        b = as_tensor_of(labels, "labels")
         require(b.dim() > 0, "labels", labels, "must be a vector or a matrix", "Pass those of the training set.")
         if num_classes is not None:
             b = one_hot(b, num_classes, validate=True)

@@ -2,6 +2,7 @@ import copy
 import io
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -298,6 +299,41 @@ def test_other_labels_are_an_error_that_names_them(labels, values):
         AUCMinMax(0.3)(torch.zeros(3), torch.tensor(labels))
     with pytest.raises(ValueError, match=text):
         AUCMinMax.from_labels(labels)
+
+
+class Table:
+    """Labels whose keys are not their positions, like a series after a random split."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, key):
+        raise KeyError(key)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.values, dtype)
+
+
+def test_labels_are_read_by_position():
+    assert AUCMinMax.from_labels(Table([1, 0, 0, 0])).prior.item() == 0.25
+    assert AUCMinMax.from_labels(Table([[1.0, 0.0], [0.0, 1.0], [0.0, np.nan]])).double().prior.tolist() == [1 / 3, 0.5]
+    assert AUCMinMax.from_labels(Table([2, 0, 1, 0]), num_classes=3).prior.tolist() == [0.5, 0.25, 0.25]
+    assert AUCMinMax(Table([0.25, 0.5])).prior.tolist() == [0.25, 0.5]
+    read_only = np.array([1, 0, 0, 0])
+    read_only.flags.writeable = False
+    assert AUCMinMax.from_labels(read_only[::-1]).prior.item() == 0.25
+
+
+def test_labels_of_pandas():
+    pandas = pytest.importorskip("pandas", reason="pandas is optional")
+    series = pandas.Series([1, 0, 0, 0], index=[7, 5, 3, 9])
+    assert AUCMinMax.from_labels(series).prior.item() == 0.25
+    frame = pandas.DataFrame({"a": series, "b": [0, 1, 0, 1]})
+    assert AUCMinMax.from_labels(frame).prior.tolist() == [0.25, 0.5]
+    assert AUCMinMax(frame.mean()).prior.tolist() == [0.25, 0.5]
 
 
 @pytest.mark.parametrize("label", [1, 0, -1])
@@ -685,7 +721,12 @@ def test_the_prior_is_the_share_in_the_batches(share, invariant):
             r"labels of type list: must be a tensor; try torch",
         ),
         (lambda: AUCMinMax.from_labels(1), ValueError, r"labels=1.*must be a vector or a matrix"),
-        (lambda: AUCMinMax.from_labels(["a", "b"]), ValueError, r"labels=\['a', 'b'\]: must be a number, a sequence"),
+        (lambda: AUCMinMax.from_labels(["a", "b"]), ValueError, r"labels=\['a', 'b'\].*must hold numbers or booleans"),
+        (
+            lambda: AUCMinMax.from_labels(Table(["a", "b"] * 9)),
+            ValueError,
+            r"labels=\['a', .*'b'\] \(dtype <U1, shape \(18,\)\) is invalid: it must hold numbers .* labels == 'yes'",
+        ),
         (lambda: AUCMinMax.from_labels([[0], [1]], num_classes=2), ValueError, r"Try labels\.flatten\(\)\.long\(\)"),
     ],
 )
