@@ -197,11 +197,17 @@ class AUCMinMax(nn.Module):
         if old.is_meta and not self.prior.is_meta:  # a meta tensor has no values to move
             self.prior = self._exact_prior.to(self.prior)
         elif self.prior.dtype != old.dtype and not old.is_meta:
-            unchanged = torch.equal(self._exact_prior.to(old), old)  # else it was loaded or set since
-            dtype = torch.promote_types(self.prior.dtype, torch.float32)
-            self.prior = (self._exact_prior if unchanged else old).to(self.prior.device, dtype)
+            device, dtype = self.prior.device, torch.promote_types(self.prior.dtype, torch.float32)
+            self.prior = self._precise(old, dtype).to(device)
         self._first_batches = self._labelled = None
         return self
+
+    def _precise(self, prior: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the prior in this dtype, with all its digits where it has not been loaded or set since."""
+        if prior.dtype == dtype:
+            return prior
+        exact = self._exact_prior.to(prior.device, dtype)
+        return torch.where(self._exact_prior.to(prior) == prior, exact, prior.to(dtype))
 
     @property
     def projection(self) -> Box | None:
@@ -231,7 +237,7 @@ class AUCMinMax(nn.Module):
         variables: tuple[Tensor, ...] = scores, self.prior, self.s, self.r, self.y
         dtype = scores.dtype if scores.dtype == torch.float64 else torch.float32
         if not scores.dtype == dtype == variables[1].dtype:
-            variables = tuple(z.to(dtype) for z in variables)
+            variables = scores.to(dtype), self._precise(self.prior, dtype), *(z.to(dtype) for z in variables[2:])
         h, p, s, r, y = variables
         rest = p, self.margin, self.score, validate
         value: Tensor | None = None
@@ -279,7 +285,7 @@ class AUCMinMax(nn.Module):
         """
         self._validate_shapes(scores, labels)
         dtype = torch.promote_types(scores.dtype, torch.float32)
-        h, p = SCORES[self.score](scores.reshape(-1, len(self.prior)).to(dtype)), self.prior.to(dtype)
+        h, p = SCORES[self.score](scores.reshape(-1, len(self.prior)).to(dtype)), self._precise(self.prior, dtype)
         w, present = self._weights(labels, dtype, self.validate and is_eager())
         known = torch.ones_like(w) if present is None else present.to(dtype)
         positive, negative = w.sum(0), (known - w).sum(0)

@@ -686,6 +686,18 @@ def test_cast_does_not_round_the_prior():
     assert repr(AUCMinMax([0.1, 0.2])).startswith("AUCMinMax(prior=[0.1, 0.2], ")
 
 
+@pytest.mark.parametrize("prior", [0.3, [0.3, 0.1]], ids=str)
+def test_double_scores_see_all_digits_of_the_prior(prior):
+    """The loss need not be cast: the prior was rounded to float32, and the value was off by 1e-8."""
+    auc = AUCMinMax(prior, s=0.25, r=0.125, y=0.5)
+    h = torch.linspace(-1, 2, 8, dtype=torch.float64)[:, None].expand(8, len(auc.prior))
+    b = (torch.arange(8) % 3 == 0)[:, None].expand(8, len(auc.prior))
+    assert auc(h, b).item() == pytest.approx(copy.deepcopy(auc).double()(h, b).item(), rel=1e-14)
+    assert torch.equal(auc.saddle(h, b).y, copy.deepcopy(auc).double().saddle(h, b).y)
+    auc.prior.fill_(0.75)
+    assert auc(h, b).item() == pytest.approx(AUCMinMax(0.75, 0.25, 0.125, 0.5)(h[:, 0], b[:, 0]).item(), rel=1e-14)
+
+
 def test_cast_uses_the_loaded_or_assigned_prior():
     auc = AUCMinMax(0.3)
     auc.load_state_dict(AUCMinMax(0.25).state_dict())
