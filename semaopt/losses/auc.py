@@ -258,8 +258,10 @@ class AUCMinMax(nn.Module):
             warn(self._divergence_text(value.item()))
         return value
 
-    def value_for_display(self, loss: Tensor) -> Tensor:
+    def value_for_display(self, loss: float | Tensor) -> Tensor:
         """Return the estimate of E[(m - h(a) + h(a'))^2] over pairs that ``loss`` implies; it is never negative.
+
+        ``loss`` is what the module returned, or that value as a number.
 
         The min-max objective itself is negative for a good model. This value is about m^2 for equal scores and 0 for
         scores that are m apart. While y lags behind the model, the estimate is too small. It is cut off at 0. Columns
@@ -269,11 +271,14 @@ class AUCMinMax(nn.Module):
         >>> auc.value_for_display(torch.tensor(-0.1))
         tensor(0.6000)
         """
+        remedy = "Pass what the loss returned, or its item()."
+        require(isinstance(loss, Tensor) or is_real(loss), "loss", loss, "must be a number or a tensor", remedy)
+        loss = loss.detach() if isinstance(loss, Tensor) else self.prior.new_tensor(loss)
         spread = self.prior * (1 - self.prior)
         if self._labelled is not None:
             kept = self._labelled | ~self._labelled.any()  # all if none has a label: the loss is then 0
             spread = torch.where(kept, spread, 0.0).sum() / kept.sum()
-        value: Tensor = (loss.detach() / spread.mean() + self.margin**2).clamp_min(0)
+        value: Tensor = (loss / spread.mean() + self.margin**2).clamp_min(0)
         return value
 
     @torch.no_grad()

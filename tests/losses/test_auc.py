@@ -174,6 +174,14 @@ def test_the_displayed_value_is_never_negative():
     assert not auc.value_for_display(auc(h, b)).requires_grad
 
 
+def test_the_displayed_value_of_a_number():
+    auc = AUCMinMax(prior=0.5)
+    for number in (-0.125, np.float64(-0.125), np.float32(-0.125)):
+        assert torch.equal(auc.value_for_display(number), torch.tensor(0.5))
+    with pytest.raises(ValueError, match=r"loss='-0\.125'.*must be a number or a tensor.*or its item\(\)"):
+        auc.value_for_display("-0.125")
+
+
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("m", [0.5, 1.0])
 def test_the_objective_plus_a_constant_is_the_margin_loss_in_alpha(score, m):
