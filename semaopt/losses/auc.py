@@ -145,6 +145,8 @@ class AUCMinMax(nn.Module):
             fits = start.numel() == 1 or start.shape == p.shape
             rule = f"must be one number or have the shape of the prior, {tuple(p.shape)}"
             require(fits, name, tuple(start.shape), rule, "Pass one number per class.")
+            values = [] if start.is_meta else start.reshape(-1).tolist()
+            require(all(map(math.isfinite, values)), name, values, "must be finite", "Leave it out for the default.")
         self.s, self.r, self.y = (Parameter(start.reshape(-1).expand(len(p)).clone()) for start in starts.values())
         self.validate = validate
         self._labelled: Tensor | None = None  # columns that had a label in the last batch; None: all

@@ -671,6 +671,8 @@ def test_the_default_rates_of_pdsm_train_the_loss():
         ({"prior": 0.5, "s": "a"}, "s='a': must be a number"),
         ({"prior": 0.5, "s": [1.0, 2.0]}, r"s=\(2,\).*must be one number or have the shape of the prior, \(1,\)"),
         ({"prior": [0.5, 0.2], "y": [1.0, 2.0, 3.0]}, r"y=\(3,\).*must be one number or have the shape .*\(2,\)"),
+        ({"prior": 0.5, "s": torch.nan}, r"s=\[nan\].*must be finite"),
+        ({"prior": [0.5, 0.2], "y": [1.0, -torch.inf]}, r"y=\[1\.0, -inf\].*must be finite"),
         ({"prior": 0.5, "score": "tanh"}, r"score='tanh'.*must be one of 'sigmoid', 'linear'"),
         ({"prior": 0.5, "margin": 0.0}, r"margin=0\.0.*must be a finite number > 0"),
         ({"prior": 0.5, "surrogate": "hinge"}, r"surrogate='hinge'.*must be one of 'square', 'squared_hinge'"),
