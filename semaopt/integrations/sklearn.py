@@ -16,7 +16,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
@@ -80,7 +80,8 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         metric: ``"auroc"``, ``"ap"`` (average precision) or ``"pauc"`` (AUROC up to ``max_fpr``, standardized as in
             ``roc_auc_score(max_fpr=...)``). The training maximizes it, and early stopping uses it.
-        hidden: sizes of the hidden ReLU layers; ``()`` is a linear model, which starts at 0.
+        hidden: sizes of the hidden ReLU layers, or the size of the only one. ``()`` is a linear model, which starts at
+            0.
         module: your network instead: a module, which is copied, or a function of the number of features that returns
             one. It maps (n, features) to one score per example, or per label, without a sigmoid.
         standardize: subtract the mean and divide by the standard deviation of each feature. Sparse features are only
@@ -138,7 +139,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         metric: str = "auroc",
         *,
-        hidden: tuple[int, ...] = (64, 64),
+        hidden: int | tuple[int, ...] = (64, 64),
         module: nn.Module | Callable[[int], nn.Module] | None = None,
         standardize: bool = True,
         lr: float | None = None,
@@ -375,7 +376,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         options = self.get_params(deep=False)
         if not isinstance(self.random_state, Integral):
             options["random_state"] = None
-        options["hidden"], options["device"] = [int(k) for k in self.hidden], None
+        options["hidden"], options["device"] = [*self._layers()], None
         names = getattr(self, "feature_names_in_", None)
         content = {
             "options": {name: _plain(value) for name, value in options.items()},
@@ -402,7 +403,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found.classes_, found._prior_counts = np.asarray(values, dtype=dtype), content["prior_counts"]
         if content["feature_names"] is not None:
             found.feature_names_in_ = np.asarray(content["feature_names"], dtype=object)
-        found.network_ = perceptron(found.n_features_in_, found.hidden, found._prior_counts.shape[1], None)
+        found.network_ = perceptron(found.n_features_in_, found._layers(), found._prior_counts.shape[1], None)
         found.network_.load_state_dict(content["network"])
         found._learner = Learner(found.network_, found._settings(), found._prior(), found.device)
         return found
@@ -466,8 +467,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             validate_rate("weight_decay", self.weight_decay, "Try weight_decay=0.0.")
         for name, remedy in (("batch_size", "Try 32."), ("max_epochs", "Try 50."), ("patience", "Try 15.")):
             validate_integer(name, getattr(self, name), remedy)
-        for size in self.hidden:
-            validate_integer("hidden", size, "Try hidden=(64, 64), or () for a linear model.")
+        self._layers()
         ok = is_real(self.validation_fraction) and 0 <= self.validation_fraction < 1
         require(ok, "validation_fraction", self.validation_fraction, "must lie in [0, 1)", "Try 0.2.")
         ok = is_real(self.max_fpr) and 0 < self.max_fpr < 1
@@ -480,11 +480,17 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Settings(self.metric, self._rate(), float(self.dual_lr), float(self.beta), float(self.weight_decay or 0),
                         int(self.batch_size), float(self.max_fpr))  # fmt: skip
 
+    def _layers(self) -> tuple[int, ...]:
+        """Return the sizes of the hidden layers."""
+        remedy = "Try hidden=(64, 64), or () for a linear model."
+        sizes = self.hidden if isinstance(self.hidden, Iterable) else (self.hidden,)
+        return tuple(validate_integer("hidden", size, remedy) for size in sizes)
+
     def _decay(self, size: int) -> float:
         """Return the weight decay for ``fit`` with this many training examples."""
         if self.weight_decay is not None:
             return float(self.weight_decay)
-        if self.module is not None or not self.hidden:
+        if self.module is not None or not self._layers():
             return 0.0
         steps = math.ceil(size / self.batch_size)
         return TOTAL_DECAY / (self._rate() * steps * sum(cosine(k, self.max_epochs) for k in range(self.max_epochs)))
@@ -493,11 +499,11 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the learning rate; by default it is larger for a linear model, whose weights must move further."""
         if self.lr is not None:
             return float(self.lr)
-        return 1e-2 if self.module is None and not self.hidden else 1e-3
+        return 1e-2 if self.module is None and not self._layers() else 1e-3
 
     def _network(self, generator: torch.Generator) -> nn.Module:
         if self.module is None:
-            return perceptron(self.n_features_in_, self.hidden, self._prior_counts.shape[1], generator)
+            return perceptron(self.n_features_in_, self._layers(), self._prior_counts.shape[1], generator)
         own = copy.deepcopy(self.module) if isinstance(self.module, nn.Module) else self.module(self.n_features_in_)
         if not isinstance(own, nn.Module):
             raise TypeError(f"module returned {type(own).__name__}: it must return a torch.nn.Module")

@@ -73,6 +73,16 @@ def test_default_lr_is_larger_for_a_linear_model(options, lr):
     assert found.history_[0]["lr"] == pytest.approx(lr)
 
 
+@pytest.mark.parametrize("hidden", [8, np.int64(8), [8], np.array([8])], ids=repr)
+def test_a_number_is_one_hidden_layer(hidden, tmp_path):
+    options = dict(max_epochs=2, validation_fraction=0)
+    expected = quick(hidden=(8,), **options).fit(X, Y).decision_function(X)
+    found = quick(hidden=hidden, **options).fit(X, Y)
+    np.testing.assert_array_equal(found.decision_function(X), expected)
+    found.save(tmp_path / "model.pt")
+    np.testing.assert_array_equal(AUCClassifier.load(tmp_path / "model.pt").decision_function(X), expected)
+
+
 @pytest.mark.parametrize(
     ("options", "total"),
     [
@@ -224,6 +234,8 @@ def test_thresholds():
         ({"validation_fraction": 1.0}, "validation_fraction=1.0 is invalid"),
         ({"max_fpr": 0.0}, "max_fpr=0.0 is invalid"),
         ({"hidden": (0,)}, "hidden=0 is invalid"),
+        ({"hidden": 0}, "hidden=0 is invalid"),
+        ({"hidden": None}, r"hidden=None is invalid: it must be a whole number >= 1\. Try hidden=\(64, 64\)"),
     ],
 )
 def test_invalid_arguments(options, message):
