@@ -74,9 +74,9 @@ class ClassBalanced(Sampler[list[int]]):
                     "every process needs a positive and a negative example, so use fewer processes or add data"
                 )
         self._columns = parts[self.rank]
-        self.prior = (
-            torch.stack([part.prior(self._positives / batch_size, w, present) for part in parts]).mean(0).float()
-        )
+        places = len(self) * self._positives, len(self) * (batch_size - self._positives)
+        draws = torch.stack([part.draws(*places, w, present) for part in parts]).sum(0)
+        self.prior = _share(*draws).float()
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
@@ -148,15 +148,24 @@ class _Columns:
         self.positive = [pair[0] for pair in self.usable]
         self.negative = [pair[1] for pair in self.usable]
 
-    def prior(self, share: float, w: Tensor, present: Tensor) -> Tensor:
-        """Return the expected share of positives in each column if ``share`` of the places are for positives."""
+    def draws(self, positives: int, negatives: int, w: Tensor, present: Tensor) -> Tensor:
+        """Return the expected number of positive and of known labels in each column, (2, C).
+
+        Args:
+            positives, negatives: places of each class in an epoch.
+            w, present: labels of all rows.
+        """
         weight = torch.zeros(len(w), dtype=torch.float64, device="cpu")  # expected draws of each row
-        for positive, negative in self.usable:
-            weight[positive] += share / len(positive)
-            weight[negative] += (1 - share) / len(negative)
-        labelled = (weight[:, None] * present).sum(0)
-        found = (weight[:, None] * w).sum(0) / labelled.clamp_min(1e-300)
-        return torch.where((found > 0) & (found < 1), found, 0.5)  # 0.5: a column of one class, or without labels
+        for classes, places in ((self.positive, positives), (self.negative, negatives)):
+            for k, rows in enumerate(classes):
+                weight[rows] += len(range(k, places, len(classes))) / len(rows)
+        return torch.stack([(weight[:, None] * w).sum(0), (weight[:, None] * present).sum(0)])
+
+
+def _share(positives: Tensor, labels: Tensor) -> Tensor:
+    """Return the share of positives in each column; 0.5 for a column of one class or without labels."""
+    both = (positives > 0) & (positives < labels)
+    return torch.where(both, positives / labels.clamp_min(1e-300), 0.5)
 
 
 def _in_turn(classes: list[Tensor], count: int, generator: torch.Generator) -> Tensor:

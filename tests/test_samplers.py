@@ -107,6 +107,38 @@ def test_multi_label_priors_are_the_shares_in_the_batches(missing, replicas):
     assert prior[0] > 3 * 0.05, "the rare column is raised"
 
 
+def rare(missing=0.3, seed=0):
+    """Return labels (200, 5) with few positives: with several processes, some have one class in a column."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.zeros(200, 5)
+    for c, count in enumerate([2, 5, 18, 4, 29]):
+        labels[torch.randperm(200, generator=generator)[:count], c] = 1
+    labels[torch.rand(200, 5, generator=generator) < missing] = torch.nan
+    labels[:2, 0] = 1
+    return labels
+
+
+def shares(labels, epochs=300, **options):
+    """Return the share of positives in each column in the batches of each process, and in all batches."""
+    counts = []
+    for rank in range(options["num_replicas"]):
+        sampler = ClassBalanced(labels, **options, rank=rank)
+        rows = labels[[*itertools.chain.from_iterable(itertools.chain.from_iterable(sampler for _ in range(epochs)))]]
+        counts.append(torch.stack([rows.nansum(0), (~rows.isnan()).sum(0)]))
+    counts = torch.stack(counts)
+    return counts[:, 0] / counts[:, 1], counts[:, 0].sum(0) / counts[:, 1].sum(0)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_prior_is_the_share_in_the_batches_of_all_processes(seed):
+    """A process with one class in a column counts with what it draws, not with a share of 0.5."""
+    labels = rare(seed=seed)
+    each, joint = shares(labels, batch_size=16, num_replicas=4)
+    sampler = ClassBalanced(labels, 16, num_replicas=4, rank=0)
+    assert (each == 0).any(), "a process without positives in a column"
+    torch.testing.assert_close(sampler.prior, joint, rtol=0, atol=4e-3)
+
+
 def test_columns_of_one_class_are_skipped():
     labels = multi()
     labels[:, 1] = 0
