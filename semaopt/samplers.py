@@ -35,7 +35,8 @@ class ClassBalanced(Sampler[list[int]]):
 
     A new iteration continues with the next epoch; :meth:`set_epoch` chooses one. :attr:`prior` is the share of
     positives (per column) in the batches, which a loss such as :class:`semaopt.losses.AUCMinMax` needs:
-    ``AUCMinMax.from_sampler(sampler)``.
+    ``AUCMinMax.from_sampler(sampler)``. :attr:`draws`, (num_replicas, 2, C), holds the expected numbers of positive and
+    of known labels that each process draws in an epoch.
 
     >>> labels = torch.tensor([0, 0, 1, 0, 0, 0, 1, 0])
     >>> sampler = semaopt.samplers.ClassBalanced(labels, batch_size=4, positives=0.25)
@@ -75,8 +76,8 @@ class ClassBalanced(Sampler[list[int]]):
                 )
         self._columns = parts[self.rank]
         places = len(self) * self._positives, len(self) * (batch_size - self._positives)
-        draws = torch.stack([part.draws(*places, w, present) for part in parts]).sum(0)
-        self.prior = _share(*draws).float()
+        self.draws = torch.stack([part.draws(*places, w, present) for part in parts])
+        self.prior = _share(*self.draws.sum(0)).float()
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""

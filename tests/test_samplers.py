@@ -212,6 +212,20 @@ def test_a_loader_and_a_loss_take_it():
         AUCMinMax.from_sampler(torch.utils.data.RandomSampler(labels))
 
 
+def test_a_loss_refuses_columns_of_one_class():
+    """So does AUCMinMax.from_labels; a column without labels is skipped by both."""
+    labels = multi()
+    labels[:, 2] = torch.nan
+    assert AUCMinMax.from_sampler(ClassBalanced(labels, 8)).prior[2] == 0.5
+    for value, kind in ((0, "negative"), (1, "positive")):
+        labels[:, 1] = value
+        text = rf"labels that the sampler draws in an epoch: column 1 has only {kind} labels \(120 of them\), so its"
+        with pytest.raises(ValueError, match=text + " AUC is not defined; drop the column, set its labels to NaN"):
+            AUCMinMax.from_sampler(ClassBalanced(labels, 8))
+        with pytest.raises(ValueError, match=rf"labels: column 1 has only {kind} labels \(120 of them\), so its AUC"):
+            AUCMinMax.from_labels(labels)
+
+
 def test_a_loss_with_another_prior_warns():
     labels = binary()
 

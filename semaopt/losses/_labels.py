@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NoReturn
 
 import torch
@@ -75,15 +76,25 @@ def count_priors(labels: Tensor) -> Tensor:
     present = is_present(rows)
     positives = is_positive(rows, torch.float64, validate=True).sum(0)
     counts = torch.full_like(positives, len(rows)) if present is None else present.sum(0).to(torch.float64)
-    for k in range(rows.shape[1]):
+    refuse_one_class(positives, counts, "labels")
+    require(bool((counts > 0).any()), "labels", "NaN", "must not all be missing", "Pass those of the training set.")
+    return torch.where(counts > 0, positives / counts.clamp_min(1), 0.5)
+
+
+def refuse_one_class(positives: Tensor, counts: Tensor, source: str) -> None:
+    """Raise if a column has labels of one class only.
+
+    Args:
+        positives, counts: numbers of positive and of known labels in each column.
+        source: where the labels are, for the text.
+    """
+    for k in range(len(counts)):
         if counts[k] > 0 and positives[k] in (0, counts[k]):
             kind = "positive" if positives[k] else "negative"
-            several = rows.shape[1] > 1
+            several = len(counts) > 1
             where, whose = (f"column {k} has", "its") if several else ("there are", "the")
             remedy = "drop the column, set its labels to NaN to skip it, or " if several else ""
             raise ValueError(
-                f"labels: {where} only {kind} labels ({int(counts[k])} of them), so {whose} AUC is not defined; "
-                f"{remedy}add examples of the other class"
+                f"{source}: {where} only {kind} labels ({math.ceil(counts[k])} of them), so {whose} AUC is not "
+                f"defined; {remedy}add examples of the other class"
             )
-    require(bool((counts > 0).any()), "labels", "NaN", "must not all be missing", "Pass those of the training set.")
-    return torch.where(counts > 0, positives / counts.clamp_min(1), 0.5)

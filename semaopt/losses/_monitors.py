@@ -43,8 +43,16 @@ class FirstBatches:
         self._variables_done = self.done = False
 
     @torch.no_grad()
-    def see(self, batch: Batch, p: Tensor, s: Tensor, r: Tensor, y: Tensor) -> list[str]:
+    def see(  # noqa: PLR0917  # the symbols of the loss
+        self, batch: Batch, p: Tensor, expected: Tensor | None, s: Tensor, r: Tensor, y: Tensor
+    ) -> list[str]:
         """Count one batch and return the warnings it leads to, usually none.
+
+        Args:
+            batch: the batch.
+            p: the prior.
+            expected: share of positives in the batches of this process if the prior is right; None if it is not known.
+            s, r, y: the variables of the loss.
 
         A batch whose raw scores equal those of the last call, as in the inner ascents of SGDMax, is not counted again.
         """
@@ -60,7 +68,7 @@ class FirstBatches:
         if not self._variables_done and self._calls % _MOVES == 0:
             texts += self._variables_text(s, r, y)
         if self._calls % _BATCHES == 0:
-            texts += self._prior_text(p)
+            texts += self._prior_text(p, expected)
         return texts
 
     def _observe_moves(self, batch: Batch, count: Tensor, p: Tensor, y: Tensor) -> Tensor:
@@ -101,13 +109,14 @@ class FirstBatches:
             ]
         return []
 
-    def _prior_text(self, p: Tensor) -> list[str]:
+    def _prior_text(self, p: Tensor, expected: Tensor | None) -> list[str]:
         rows = self._shares.T.tolist() if isinstance(self._shares, Tensor) else []
         if max(row[0] for row in rows) < _BATCHES and self._calls < _CALLS:
             return []
         self.done = True
-        for k, (row, prior) in enumerate(zip(rows, p.tolist(), strict=True)):
-            if row[0] >= _BATCHES and not _plausible(row, prior):
+        shares = () if expected is None else expected.tolist()
+        for k, (row, prior, share) in enumerate(zip(rows, p.tolist(), shares, strict=False)):
+            if row[0] >= _BATCHES and not _plausible(row, share):
                 where = f" in column {k}" if len(rows) > 1 else ""
                 return [
                     f"of the first {row[1]:.0f} examples {row[2] / row[1]:.3g} were positive{where}, but prior="
@@ -123,7 +132,7 @@ def _plausible(row: list[float], p: float) -> bool:
 
     Args:
         row: sums over the batches of 1, the labels, the positives, their share and its square.
-        p: the prior.
+        p: the expected share.
 
     The standard deviation of the mean is estimated twice: for independent examples, and from the differences between
     batches, since examples may come in groups. The larger one counts.

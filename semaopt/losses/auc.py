@@ -19,7 +19,7 @@ from semaopt.losses._auc_objective import (
     objective_of_columns,
     objective_on_device,
 )
-from semaopt.losses._labels import count_priors, is_positive, is_present, one_hot
+from semaopt.losses._labels import count_priors, is_positive, is_present, one_hot, refuse_one_class
 from semaopt.losses._monitors import Batch, FirstBatches, warn
 from semaopt.losses._scores import SCORES, validate_score
 from semaopt.projections import Box
@@ -150,6 +150,7 @@ class AUCMinMax(nn.Module):
         self.s, self.r, self.y = (Parameter(start.reshape(-1).expand(len(p)).clone()) for start in starts.values())
         self.validate = validate
         self._labelled: Tensor | None = None  # columns that had a label in the last batch; None: all
+        self._rank_offset: Tensor | None = None  # share of positives in the batches of this process minus the prior
         self._first_batches: FirstBatches | None = None
         self._watching = True
         self._diverged = False
@@ -181,6 +182,8 @@ class AUCMinMax(nn.Module):
     def from_sampler(cls, sampler: Any, **options: Any) -> AUCMinMax:
         """Create the loss with the share of positives that a sampler draws, its attribute ``prior``.
 
+        A column in which the sampler draws one class only is refused, as in :meth:`from_labels`.
+
         >>> sampler = semaopt.samplers.ClassBalanced([1, 0, 0, 0, 0, 0, 0, 0], batch_size=4, positives=0.25)
         >>> semaopt.losses.AUCMinMax.from_sampler(sampler).prior
         tensor([0.2500])
@@ -190,7 +193,15 @@ class AUCMinMax(nn.Module):
                 f"sampler of type {type(sampler).__name__}: has no attribute prior; pass a semaopt.samplers."
                 "ClassBalanced, or AUCMinMax(prior=...) with the share of positives in its batches"
             )
-        return cls(sampler.prior, **options)
+        draws: Tensor | None = getattr(sampler, "draws", None)
+        if draws is not None:
+            positives, labels = draws.sum(0)
+            refuse_one_class(positives, labels, "labels that the sampler draws in an epoch")
+        auc = cls(sampler.prior, **options)
+        if draws is not None and len(draws) > 1:
+            positives, labels = draws[sampler.rank]
+            auc._rank_offset = positives / labels.clamp_min(1e-300) - sampler.prior
+        return auc
 
     def _apply(self, fn: Any, recurse: bool = True) -> AUCMinMax:
         """Move or cast the module; the prior keeps at least float32, since 0.999 would become 1 in bfloat16."""
@@ -314,11 +325,22 @@ class AUCMinMax(nn.Module):
             self._first_batches = FirstBatches(self.s, self.r, self.y)
         raw = scores.detach().reshape(-1, len(self.prior)).to(self.prior.dtype)
         batch = Batch(raw, SCORES[self.score](raw), *self._weights(labels, raw.dtype, True))
-        texts = self._first_batches.see(batch, self.prior, self.s, self.r, self.y)
+        texts = self._first_batches.see(batch, self.prior, self._expected_share(), self.s, self.r, self.y)
         if self._first_batches.done:
             self._first_batches, self._watching = None, False
         for text in texts:
             warn(text)
+
+    def _expected_share(self) -> Tensor | None:
+        """Return the share of positives in the batches of this process, or None if it is not known.
+
+        With several labels the processes may have different shares, which the sampler knows.
+        """
+        if self._rank_offset is not None:
+            return (self.prior + self._rank_offset.to(self.prior)).clamp(0, 1)
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        alone = not distributed or torch.distributed.get_world_size() == 1
+        return self.prior if alone or len(self.prior) == 1 else None
 
     def _divergence_text(self, value: float) -> str:
         if self.score == "linear":

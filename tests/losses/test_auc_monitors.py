@@ -1,6 +1,7 @@
 """Warnings about the prior and the variables of AUCMinMax, raised in the first batches."""
 
 import copy
+import itertools
 import warnings
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 import semaopt
 from semaopt.losses import AUCMinMax
+from semaopt.samplers import ClassBalanced
 
 
 def draw(auc, share, batches, seed=0, size=32, views=1):
@@ -52,6 +54,45 @@ def test_warning_points_to_the_caller_and_is_raised_once_even_as_an_error():
 def test_batches_that_match_the_prior_do_not_warn(prior, views):
     for seed in range(20):
         assert warnings_of(draw, AUCMinMax(prior), [prior], 64, seed, views=views) == []
+
+
+def see_batches(auc, labels, sampler, batches=80):
+    """Show the loss the labels of batches with random scores."""
+    generator = torch.Generator().manual_seed(0)
+    for batch in itertools.islice(itertools.chain.from_iterable(itertools.repeat(sampler)), batches):
+        auc(torch.randn(len(batch), labels.shape[1], generator=generator, requires_grad=True), labels[batch])
+
+
+def rare(seed):
+    """Return labels (200, 3) with few positives: with four processes, their shares differ."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.zeros(200, 3)
+    for c, count in enumerate([2, 6, 29]):
+        labels[torch.randperm(200, generator=generator)[:count], c] = 1
+    labels[torch.rand(200, 3, generator=generator) < 0.3] = torch.nan
+    labels[:2, 0] = 1
+    return labels
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("rank", range(4))
+def test_a_process_compares_with_what_its_sampler_draws(rank, seed):
+    labels = rare(seed)
+    sampler = ClassBalanced(labels, 16, num_replicas=4, rank=rank)
+    auc = AUCMinMax.from_sampler(sampler)
+    assert warnings_of(see_batches, auc, labels, sampler) == []
+    wrong = AUCMinMax.from_sampler(sampler)
+    wrong.prior.fill_(0.95)
+    assert "but prior=0.95" in warnings_of(see_batches, wrong, labels, sampler)[0]
+
+
+def test_a_process_that_does_not_know_its_share_does_not_warn(monkeypatch):
+    labels = rare(0)
+    sampler = ClassBalanced(labels, 16, num_replicas=4, rank=0)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
+    assert warnings_of(see_batches, AUCMinMax(sampler.prior), labels, sampler) == []
+    assert "prior=0.1" in warnings_of(draw, AUCMinMax(0.1), [0.5], 64)[0], "one column: all processes have its share"
 
 
 def test_many_rare_classes_do_not_warn():
