@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from semaopt._validation import as_tensor_of, is_real, require
+from semaopt._validation import as_tensor_of, is_real, require, validate_integer
 from semaopt.losses._labels import is_positive, is_present
 
 
@@ -56,8 +56,7 @@ class ClassBalanced(Sampler[list[int]]):
         rank: int | None = None,
     ) -> None:
         w, present = _classes(labels)
-        whole = isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size >= 2
-        require(whole, "batch_size", batch_size, "must be a whole number >= 2", "Try 32.")
+        batch_size = validate_integer("batch_size", batch_size, "Try 32.", minimum=2)
         ok = is_real(positives) and 0 < positives < 1
         require(ok, "positives", positives, "must lie in (0, 1)", "Try 0.5, or the share in the data.")
         self.num_replicas, self.rank = _processes(num_replicas, rank)
@@ -113,7 +112,7 @@ class ClassBalanced(Sampler[list[int]]):
                 ahead; by default the number that this object has drawn.
         """
         position = self._position if position is None else position
-        return {"epoch": self.epoch, "position": position, **self._identity()}
+        return {"epoch": self.epoch, "position": int(position), **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Continue with the batch that follows the saved position; at the end of an epoch there is none."""
@@ -214,8 +213,7 @@ def _processes(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
         num_replicas = torch.distributed.get_world_size() if distributed else 1
     if rank is None:
         rank = torch.distributed.get_rank() if distributed and num_replicas > 1 else 0
-    require(num_replicas >= 1, "num_replicas", num_replicas, "must be >= 1", "Leave it out for one process.")
-    require(
-        0 <= rank < num_replicas, "rank", rank, f"must lie in 0..{num_replicas - 1}", "Pass the rank of this process."
-    )
+    num_replicas = validate_integer("num_replicas", num_replicas, "Leave it out for one process.")
+    rank = validate_integer("rank", rank, "Pass the rank of this process.", minimum=0)
+    require(rank < num_replicas, "rank", rank, f"must lie in 0..{num_replicas - 1}", "Pass the rank of this process.")
     return num_replicas, rank

@@ -2,6 +2,7 @@ import collections
 import itertools
 import random
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -245,8 +246,10 @@ def test_a_loss_with_another_prior_warns():
     [
         ({"batch_size": 1}, r"batch_size=1.*must be a whole number >= 2"),
         ({"positives": 1.0}, r"positives=1\.0.*must lie in \(0, 1\)"),
+        ({"batch_size": 2.5}, r"batch_size=2\.5.*must be a whole number >= 2"),
         ({"num_replicas": 2, "rank": 2}, r"rank=2.*must lie in 0\.\.1"),
-        ({"num_replicas": 0}, r"num_replicas=0.*must be >= 1"),
+        ({"num_replicas": 2, "rank": -1}, r"rank=-1.*must be a whole number >= 0"),
+        ({"num_replicas": 0}, r"num_replicas=0.*must be a whole number >= 1"),
         ({"num_replicas": 50, "rank": 0}, r"process \d+ of 50 has no column with both classes; .*use fewer processes"),
         ({"labels": [1, 1, 1]}, r"labels of 3 examples: no column has both classes"),
         ({"labels": []}, r"labels=\(0,\).*must have the shape \(n,\) or \(n, C\)"),
@@ -257,6 +260,13 @@ def test_a_loss_with_another_prior_warns():
 def test_invalid_arguments(arguments, text):
     with pytest.raises(ValueError, match=text):
         ClassBalanced(**{"labels": binary(), "batch_size": 8, **arguments})
+
+
+def test_integers_of_numpy():
+    four, two = np.int64(4), np.int64(2)
+    sampler = ClassBalanced(binary(), four, seed=two, num_replicas=two, rank=np.int64(1))
+    assert list(sampler) == list(ClassBalanced(binary(), 4, seed=2, num_replicas=2, rank=1))
+    assert all(type(value) is int for value in sampler.state_dict(position=two).values())
 
 
 def test_a_state_of_another_sampler_is_refused():
