@@ -116,6 +116,9 @@ class ClassBalanced(Sampler[list[int]]):
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Continue with the batch that follows the saved position; at the end of an epoch there is none."""
+        missing = [name for name in self.state_dict() if name not in state]
+        rule = f"it lacks {', '.join(map(repr, missing))}"
+        require(not missing, "state", dict(state), rule, "Pass what state_dict() of a ClassBalanced returned.")
         for name, value in self._identity().items():
             remedy = f"Construct the sampler with {name}={state.get(name)}, or start a new epoch with set_epoch()."
             require(state.get(name) == value, name, value, f"must be the value in the state, {state.get(name)}", remedy)

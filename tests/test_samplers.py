@@ -285,5 +285,16 @@ def test_labels_of_pandas():
         ClassBalanced(pandas.Series(["no", "yes"]), 2)
 
 
+@pytest.mark.parametrize("name", ["size", "epoch", "position"])
+def test_an_incomplete_state_is_refused(name):
+    sampler = ClassBalanced(binary(), 16)
+    with pytest.raises(ValueError, match=r"state=\{\} is invalid: it lacks 'epoch', 'position', 'size'.*\. Pass what"):
+        sampler.load_state_dict({})
+    state = sampler.state_dict()
+    del state[name]
+    with pytest.raises(ValueError, match=rf"lacks '{name}'\. Pass what state_dict\(\) of a ClassBalanced returned"):
+        sampler.load_state_dict(state)
+
+
 def test_it_is_exported():
     assert semaopt.samplers.ClassBalanced is ClassBalanced
