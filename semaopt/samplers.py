@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import random
 from collections.abc import Iterator, Mapping
@@ -18,9 +19,11 @@ from semaopt.losses._labels import is_positive, is_present
 class ClassBalanced(Sampler[list[int]]):
     """Batch sampler with a fixed number of positives in each batch, for ``DataLoader(batch_sampler=...)``.
 
-    Each class is shuffled and read to its end before an example is repeated. An epoch has as many batches as uniform
-    sampling would have: n / (batch_size x num_replicas), rounded up. Rare positives are therefore repeated within an
-    epoch, and another part of the negatives is left out in each epoch. All batches are full.
+    Each class is shuffled and read to its end before an example is repeated. A batch holds no example of a class twice
+    if the class has as many examples as places in the batch; with several labels, two columns may draw the same
+    example. An epoch has as many batches as uniform sampling would have: n / (batch_size x num_replicas), rounded up.
+    Rare positives are therefore repeated within an epoch, and another part of the negatives is left out in each epoch.
+    All batches are full.
 
     Args:
         labels: (n,) or, for a multi-label problem, (n, C): {0, 1}, {-1, 1} or booleans, NaN for a missing label;
@@ -134,9 +137,9 @@ class ClassBalanced(Sampler[list[int]]):
         numbers = random.Random(f"{self.seed} {self.epoch} {self.rank}")
         generator = torch.Generator().manual_seed(numbers.getrandbits(63))
         k, count = self._positives, len(self)
-        positive = _in_turn(self._columns.positive, count * k, generator)
-        negative = _in_turn(self._columns.negative, count * (self.batch_size - k), generator)
-        return torch.cat([positive.view(count, k), negative.view(count, -1)], 1)
+        positive = _in_turn(self._columns.positive, count, k, generator)
+        negative = _in_turn(self._columns.negative, count, self.batch_size - k, generator)
+        return torch.cat([positive, negative], 1)
 
 
 class _Columns:
@@ -171,16 +174,33 @@ def _share(positives: Tensor, labels: Tensor) -> Tensor:
     return torch.where(both, positives / labels.clamp_min(1e-300), 0.5)
 
 
-def _in_turn(classes: list[Tensor], count: int, generator: torch.Generator) -> Tensor:
-    """Return ``count`` rows, from each class in turn; each class is reshuffled whenever it is used up."""
-    each = math.ceil(count / len(classes))
-    streams = []
-    for rows in classes:
-        orders = [
-            torch.randperm(len(rows), generator=generator, device="cpu") for _ in range(math.ceil(each / len(rows)))
-        ]
-        streams.append(rows[torch.cat(orders)[:each]])
-    return torch.stack(streams, 1).flatten()[:count]
+def _in_turn(classes: list[Tensor], batches: int, places: int, generator: torch.Generator) -> Tensor:
+    """Return the rows in the places of each batch, (batches, places), from each class in turn."""
+    drawn = torch.empty(batches * places, dtype=torch.long, device="cpu")
+    for k, rows in enumerate(classes):  # class k has the places k, k + C, k + 2C, ...
+        ends = [len(range(k, batch * places, len(classes))) for batch in range(batches + 1)]
+        drawn[k :: len(classes)] = rows[_reshuffled(len(rows), ends, generator)]
+    return drawn.view(batches, places)
+
+
+def _reshuffled(size: int, ends: list[int], generator: torch.Generator) -> Tensor:
+    """Return numbers below ``size``, reshuffled whenever they are used up.
+
+    Args:
+        size: how many numbers there are.
+        ends: where the batches begin and end. A batch of at most ``size`` numbers holds none of them twice.
+        generator: draws the orders.
+    """
+    orders = [torch.empty(0, dtype=torch.long, device="cpu")]
+    for start in range(0, ends[-1], size):
+        order = torch.randperm(size, generator=generator, device="cpu")
+        batch = bisect.bisect_right(ends, start)  # the batch from ends[batch - 1] to ends[batch] holds the place start
+        used, more = start - ends[batch - 1], ends[batch] - start
+        if 0 < used <= size - more:
+            fresh = order[~torch.isin(order, orders[-1][size - used :])][:more]
+            order = torch.cat([fresh, order[~torch.isin(order, fresh)]])
+        orders.append(order)
+    return torch.cat(orders)[: ends[-1]]
 
 
 def _classes(labels: Any) -> tuple[Tensor, Tensor]:

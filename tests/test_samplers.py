@@ -62,6 +62,34 @@ def test_a_class_is_used_up_before_it_repeats():
     assert {counts[i] for i in (labels == 0).nonzero().flatten().tolist()} <= {0, 1}
 
 
+@pytest.mark.parametrize("positives", [8, 9, 13, 40])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_batch_repeats_no_example_of_a_large_enough_class(positives, replicas):
+    """A class may be used up and reshuffled in the middle of a batch."""
+    labels = binary(100, positives * replicas)
+    drawn = collections.Counter()
+    for rank in range(replicas):
+        sampler = ClassBalanced(labels, 16, num_replicas=replicas, rank=rank)
+        for _ in range(40 * replicas):
+            for batch in sampler:
+                assert len(set(batch)) == 16
+                drawn.update(batch)
+    counts = torch.tensor([drawn[i] for i in range(100)]).double()
+    for b in (0, 1):  # the examples of a class are drawn equally often
+        each = counts[labels == b]
+        assert each.std() < 0.15 * each.mean()
+
+
+def test_a_batch_repeats_no_example_of_a_column():
+    labels = torch.zeros(90, 3)
+    for c, count in enumerate([4, 7, 11]):
+        labels[30 * c : 30 * c + count, c] = 1
+        labels[: 30 * c, c] = labels[30 * (c + 1) :, c] = torch.nan
+    sampler = ClassBalanced(labels, 24)
+    for _ in range(30):
+        assert all(len(set(batch)) == 24 for batch in sampler)
+
+
 def test_epochs_differ_and_seeds_decide():
     labels = binary()
     sampler = ClassBalanced(labels, 16)
