@@ -13,7 +13,8 @@ from torch import Tensor
 _BATCHES = 64  # compare the prior after this many different batches
 _CALLS = 1024  # stop waiting for different batches after this many calls
 _DEVIATIONS = 6.0
-_MOVES = 16  # look at the variables after this many different batches
+_MOVES = 16  # look at the variables after this many different batches ...
+_MOVES_OF_Y = 8  # ... and moves of y, which come later if gradients are accumulated
 _WRONG_WAY = 0.9  # share of moves of y against its gradient
 _INTERNAL = ("semaopt.losses", "torch.nn")
 
@@ -36,11 +37,17 @@ class FirstBatches:
 
     def __init__(self, s: Tensor, r: Tensor, y: Tensor) -> None:
         self._start = [z.detach().clone() for z in (s, r)]
-        self._last: tuple[Tensor, Tensor, Tensor] | None = None  # raw scores, y and the gradient in y
+        self._last: tuple[Tensor, Tensor] | None = None  # raw scores and y
+        self._gradient: Tensor | float = 0.0  # sum of the gradients in y since y last moved
         self._shares: Tensor | float = 0.0
         self._moves: Tensor | float = 0.0
         self._calls = 0
-        self._variables_done = self.done = False
+        self._variables_done = self._prior_done = False
+
+    @property
+    def done(self) -> bool:
+        """Whether all checks are done. Without moves of y they end after 1024 calls."""
+        return self._prior_done and (self._variables_done or self._calls >= _CALLS)
 
     @torch.no_grad()
     def see(  # noqa: PLR0917  # the symbols of the loss
@@ -67,12 +74,12 @@ class FirstBatches:
         texts: list[str] = []
         if not self._variables_done and self._calls % _MOVES == 0:
             texts += self._variables_text(s, r, y)
-        if self._calls % _BATCHES == 0:
+        if not self._prior_done and self._calls % _BATCHES == 0:
             texts += self._prior_text(p, expected)
         return texts
 
     def _observe_moves(self, batch: Batch, count: Tensor, p: Tensor, y: Tensor) -> Tensor:
-        """Compare the move of y since the last call with its gradient there; return 1 for a new batch, else 0.
+        """Compare a move of y with the gradients since its last move; return 1 for a new batch, else 0.
 
         Args:
             batch: the new batch.
@@ -83,17 +90,18 @@ class FirstBatches:
         by_y = ((b * batch.h).sum(0) / count.clamp_min(1) - p * (1 - p) * y) * (count > 0)
         new = torch.ones((), device=batch.raw.device)
         if self._last is not None:
-            before, old_y, old_gradient = self._last
+            before, old_y = self._last
             if before.shape == batch.raw.shape:
                 new = torch.ne(batch.raw, before).any().float()
-            product = ((y - old_y) * old_gradient).sum()
+            product = ((y - old_y) * self._gradient).sum()
             self._moves = self._moves + torch.stack([new, (product > 0).float(), (product < 0).float()])
-        self._last = batch.raw.clone(), y.clone(), by_y
+            by_y = by_y + torch.where(torch.ne(y, old_y).any(), 0.0, self._gradient)
+        self._last, self._gradient = (batch.raw.clone(), y.clone()), by_y
         return new
 
     def _variables_text(self, s: Tensor, r: Tensor, y: Tensor) -> list[str]:
         different, up, down = self._moves.tolist() if isinstance(self._moves, Tensor) else (0.0, 0.0, 0.0)
-        if different + 1 < _MOVES:
+        if different + 1 < _MOVES or up + down < _MOVES_OF_Y:
             return []
         self._variables_done = True
         if down > _WRONG_WAY * (up + down):
@@ -113,7 +121,7 @@ class FirstBatches:
         rows = self._shares.T.tolist() if isinstance(self._shares, Tensor) else []
         if max(row[0] for row in rows) < _BATCHES and self._calls < _CALLS:
             return []
-        self.done = True
+        self._prior_done = True
         shares = () if expected is None else expected.tolist()
         for k, (row, prior, share) in enumerate(zip(rows, p.tolist(), shares, strict=False)):
             if row[0] >= _BATCHES and not _plausible(row, share):

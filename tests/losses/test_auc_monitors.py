@@ -195,6 +195,42 @@ def test_minimized_dual_variable_warns(kind):
         optimize(lambda model, auc: kind([*model.parameters(), *auc.parameters()], lr=0.01))
 
 
+def accumulate(make, batches, seed, score="sigmoid"):
+    """Train a linear model with one step per ``batches`` batches: 10 steps and at least 64 batches."""
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    auc, model = AUCMinMax(0.1, score=score), torch.nn.Linear(5, 1)
+    optimizer = make(model, auc)
+    for k in range(max(10 * batches, 64)):
+        b = (torch.rand(32, generator=generator) < 0.1).long()
+        a = torch.randn(32, 5, generator=generator) + b[:, None]
+        (auc(model(a), b) / batches).backward()
+        if (k + 1) % batches == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("batches", [2, 8, 20])
+def test_accumulated_gradients_do_not_warn(batches):
+    """A move of y follows the sum of the gradients since its last move, not the gradient of the last batch."""
+
+    def make(model, auc):
+        return semaopt.PDAda(primal=[*model.parameters(), *auc.primal_parameters()], dual=auc.dual_parameters())
+
+    for seed in range(12):
+        assert warnings_of(accumulate, make, batches, seed) == []
+
+
+@pytest.mark.parametrize("batches", [1, 2, 8, 20])
+def test_minimized_dual_variable_warns_with_accumulated_gradients(batches):
+    def make(model, auc):
+        return torch.optim.Adam([*model.parameters(), *auc.parameters()], lr=0.001)
+
+    found = [warnings_of(accumulate, make, batches, seed, "linear") for seed in range(6)]
+    assert sum("it is minimized but must be maximized" in text for texts in found for text in texts) >= 3
+    assert all(len(texts) <= 1 for texts in found)
+
+
 def test_moves_of_y_are_compared_with_the_gradient_of_the_labelled_examples():
     """With 31 of 32 labels missing, or a column without labels, y follows its gradient and nothing is warned."""
     auc = AUCMinMax([0.5, 0.5], score="linear")
