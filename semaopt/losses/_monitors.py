@@ -10,9 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_BATCHES = 64  # compare the prior after this many different batches
+_EARLY = (4, 8, 16, 32)  # compare the prior after these calls, with a wider bound ...
+_BATCHES = 64  # ... and after this many different batches
 _CALLS = 1024  # stop waiting for different batches after this many calls
 _DEVIATIONS = 6.0
+_EARLY_DEVIATIONS = 10.0
 _MOVES = 16  # look at the variables after this many different batches ...
 _MOVES_OF_Y = 8  # ... and moves of y, which come later if gradients are accumulated
 _WRONG_WAY = 0.9  # share of moves of y against its gradient
@@ -29,7 +31,7 @@ class Batch(NamedTuple):
 
 
 class FirstBatches:
-    """Accumulates statistics of the first batches on their device; a result is read once, after 16 and 64 batches.
+    """Accumulates statistics of the first batches on their device; results are read a few times, last after 64 batches.
 
     Args:
         s, r, y: the variables of the loss at the start.
@@ -74,7 +76,7 @@ class FirstBatches:
         texts: list[str] = []
         if not self._variables_done and self._calls % _MOVES == 0:
             texts += self._variables_text(s, r, y)
-        if not self._prior_done and self._calls % _BATCHES == 0:
+        if not self._prior_done and (self._calls in _EARLY or self._calls % _BATCHES == 0):
             texts += self._prior_text(p, expected)
         return texts
 
@@ -119,12 +121,15 @@ class FirstBatches:
 
     def _prior_text(self, p: Tensor, expected: Tensor | None) -> list[str]:
         rows = self._shares.T.tolist() if isinstance(self._shares, Tensor) else []
-        if max(row[0] for row in rows) < _BATCHES and self._calls < _CALLS:
+        early = self._calls in _EARLY
+        if not early and max(row[0] for row in rows) < _BATCHES and self._calls < _CALLS:
             return []
-        self._prior_done = True
+        self._prior_done = not early
+        least = _EARLY[0] if early else _BATCHES
         shares = () if expected is None else expected.tolist()
         for k, (row, prior, share) in enumerate(zip(rows, p.tolist(), shares, strict=False)):
-            if row[0] >= _BATCHES and not _plausible(row, share):
+            if row[0] >= least and not _plausible(row, share, early):
+                self._prior_done = True
                 where = f" in column {k}" if len(rows) > 1 else ""
                 return [
                     f"of the first {row[1]:.0f} examples {row[2] / row[1]:.3g} were positive{where}, but prior="
@@ -135,20 +140,23 @@ class FirstBatches:
         return []
 
 
-def _plausible(row: list[float], p: float) -> bool:
+def _plausible(row: list[float], p: float, early: bool) -> bool:
     """Return whether p is a plausible share of positives.
 
     Args:
         row: sums over the batches of 1, the labels, the positives, their share and its square.
         p: the expected share.
+        early: whether there are few batches.
 
     The standard deviation of the mean is estimated twice: for independent examples, and from the differences between
-    batches, since examples may come in groups. The larger one counts.
+    batches, since examples may come in groups. The larger one counts. A few batches may agree by chance, so early each
+    of them counts as two independent examples at most.
     """
     batches, n, positives, shares, squares = row
-    independent = math.sqrt(p * (1 - p) / n)
+    independent = math.sqrt(p * (1 - p) / (min(n, 2 * batches) if early else n))
     between = math.sqrt(max(squares - shares**2 / batches, 0.0) / (batches - 1) / batches)
-    return abs(positives / n - p) <= _DEVIATIONS * max(independent, between)
+    bound = (_EARLY_DEVIATIONS if early else _DEVIATIONS) * max(independent, between)
+    return abs(positives / n - p) <= bound
 
 
 def warn(text: str) -> None:

@@ -15,7 +15,8 @@ from semaopt.samplers import ClassBalanced
 def draw(auc, share, batches, seed=0, size=32, views=1):
     generator = torch.Generator().manual_seed(seed)
     for k in range(batches):
-        b = (torch.rand(size // views, generator=generator)[:, None] < torch.tensor(share)).repeat_interleave(views, 0)
+        b = torch.rand(size // views, len(share), generator=generator) < torch.tensor(share)
+        b = b.repeat_interleave(views, 0)
         auc(torch.full(b.shape, float(k), requires_grad=True), b).backward()
 
 
@@ -27,9 +28,9 @@ def warnings_of(run, *arguments, **options):
 
 
 def test_sampler_that_contradicts_the_prior_warns_once():
-    text = r"of the first 2048 examples 0\.\d+ were positive, but prior=0\.1\. .*Pass the share"
+    text = r"of the first 2048 examples 0\.\d+ were positive, but prior=0\.3\. .*Pass the share"
     with pytest.warns(UserWarning, match=text) as found:
-        draw(AUCMinMax(0.1), [0.5], 300)
+        draw(AUCMinMax(0.3), [0.5], 300)
     assert [warning.filename for warning in found] == [__file__]
     with pytest.warns(UserWarning, match=r"positive in column 1, but prior=0\.3"):
         draw(AUCMinMax([0.5, 0.3]), [0.5, 0.1], 64)
@@ -42,11 +43,54 @@ def test_warning_points_to_the_caller_and_is_raised_once_even_as_an_error():
     with pytest.warns(UserWarning, match="prior") as found:
         draw(both, [0.5], 80)
     assert [warning.filename for warning in found] == [__file__]
-    auc = AUCMinMax(0.1)
+    auc = AUCMinMax(0.3)
     draw(auc, [0.5], 63)
     with pytest.raises(UserWarning, match="prior"):
         draw(auc, [0.5], 1)
     draw(auc, [0.5], 80)
+
+
+@pytest.mark.parametrize(("prior", "batches"), [(0.0115, 4), (0.99, 4), (0.05, 16), (0.1, 32)])
+def test_gross_disagreement_warns_early_and_once(prior, batches):
+    auc, b = AUCMinMax(prior), torch.arange(32) % 2
+
+    def balanced(start, stop):
+        for k in range(start, stop):
+            auc(torch.full((32,), float(k), requires_grad=True), b)
+
+    assert warnings_of(balanced, 0, batches - 1) == []
+    (text,) = warnings_of(balanced, batches - 1, batches)
+    assert f"of the first {32 * batches} examples 0.5 were positive, but prior={prior:.3g}" in text
+    assert warnings_of(balanced, batches, 200) == []
+
+
+@pytest.mark.parametrize("size", [1, 2, 8, 32, 128])
+@pytest.mark.parametrize("prior", [1e-4, 1e-3, 0.01, 0.05, 0.1, 0.3, 0.5, 0.9, 0.99])
+def test_uniform_batches_do_not_warn(prior, size):
+    """200 columns are as many seeds."""
+    assert warnings_of(draw, AUCMinMax([prior] * 200), [prior] * 200, 64, size=size) == []
+
+
+@pytest.mark.parametrize("views", [4, 8])
+@pytest.mark.parametrize("prior", [1e-3, 0.05, 0.2, 0.5])
+def test_a_few_batches_of_equal_groups_do_not_warn(prior, views):
+    """Four batches of one group each may all be positive or all negative."""
+    assert warnings_of(draw, AUCMinMax([prior] * 200), [prior] * 200, 32, size=8, views=views) == []
+
+
+@pytest.mark.parametrize("size", [1, 4, 16, 32])
+@pytest.mark.parametrize("positives", [1, 5, 25])
+@pytest.mark.parametrize("first", [True, False])
+def test_small_sorted_sets_do_not_warn(size, positives, first):
+    b = (torch.arange(50) < positives) == first
+    auc = AUCMinMax.from_labels(b)
+
+    def passes():
+        batches = itertools.cycle(b.split(size))
+        for k, batch in enumerate(itertools.islice(batches, 80)):
+            auc(torch.full(batch.shape, float(k), requires_grad=True), batch)
+
+    assert warnings_of(passes) == []
 
 
 @pytest.mark.parametrize("views", [1, 8, 32])
@@ -110,7 +154,7 @@ def test_reused_batch_counts_once():
 
 
 def test_monitors_run_only_in_training_with_validation():
-    auc, b, free, later = AUCMinMax(0.1), torch.ones(32), AUCMinMax(0.1, validate=False), AUCMinMax(0.1)
+    auc, b, free, later = AUCMinMax(0.3), torch.ones(32), AUCMinMax(0.3, validate=False), AUCMinMax(0.3)
     later.validate = False
     for k in range(100):
         free(torch.full((32,), float(k), requires_grad=True), b)
