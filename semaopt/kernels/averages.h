@@ -20,8 +20,10 @@ static inline void set(void *z, int wide, int64_t k, double value) {
     else ((float *)z)[k] = (float)value;
 }
 
-/* (1-gamma) old + gamma g, or g at the first visit. */
-static inline double averaged(double old, double g, double gamma) { return isnan(old) ? g : old + gamma * (g - old); }
+/* (1-gamma) old + gamma g, or g at the first visit; an average that has overflowed starts again. */
+static inline double averaged(double old, double g, double gamma) {
+    return !isfinite(old) ? g : old + gamma * (g - old);
+}
 
 /* log(exp(a) + exp(b)) */
 static inline double log_sum(double a, double b) {

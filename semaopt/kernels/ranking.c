@@ -68,8 +68,10 @@ static void average_precision(Pairs *b, Ranking *r) {
     for (int64_t k = 0; k < positives; k++) {
         double g1 = first * sum_of_losses(b->h, positives, b->top[k], r->margin);
         double g2 = g1 + second * sum_of_losses(b->h + positives, negatives, b->top[k], r->margin);
-        double z1 = b->fresh[2 * k] = averaged(get(b->z, b->wide, 2 * b->at[k]), g1, r->gamma);
-        double z2 = b->fresh[2 * k + 1] = averaged(get(b->z, b->wide, 2 * b->at[k] + 1), g2, r->gamma);
+        double old1 = get(b->z, b->wide, 2 * b->at[k]), old2 = get(b->z, b->wide, 2 * b->at[k] + 1);
+        if (!isfinite(old1) || !isfinite(old2)) old1 = old2 = NAN; /* both start again */
+        double z1 = b->fresh[2 * k] = averaged(old1, g1, r->gamma);
+        double z2 = b->fresh[2 * k + 1] = averaged(old2, g2, r->gamma);
         double precision = z1 / z2, scale = 1.0 / (z2 * positives);
         total += precision;
         b->by_top[k] -= push(b->h, b->by_h, positives, b->top[k], r->margin, first * (precision - 1.0) * scale);

@@ -50,9 +50,10 @@ class Tracked(nn.Module):
             rank 0 to all ranks before each forward pass. Losses in training raise an error if that has happened.
         device: device of the averages.
 
-    The averages are a float32 buffer :attr:`z`, NaN for an example that was not visited yet. They are saved with the
-    ``state_dict`` and move with the module. In evaluation mode or under ``no_grad`` they are neither read nor changed:
-    the loss depends on the batch alone, and no index is needed.
+    The averages are a float32 buffer :attr:`z`, NaN for an example that was not visited yet. An average that has
+    overflowed counts as not visited. They are saved with the ``state_dict`` and move with the module. In
+    evaluation mode or under ``no_grad`` they are neither read nor changed: the loss depends on the batch alone, and no
+    index is needed.
     """
 
     z: Tensor | None
@@ -100,9 +101,13 @@ class Tracked(nn.Module):
 
     @torch.no_grad()
     def update(self, buffer: Tensor, g: Tensor, rows: Rows) -> Tensor:
-        """Set z <- (1-gamma) z + gamma g, or g at the first visit, and return it."""
+        """Set z <- (1-gamma) z + gamma g, or g at the first visit, and return it.
+
+        An average that is not finite starts again. If an example has several, they do so together.
+        """
         old = buffer[rows].to(g.dtype)
-        new = torch.where(old.isnan(), g, torch.lerp(old, g, 1 - self.inner_beta))
+        visited = old.isfinite() if old.dim() == 1 else old.isfinite().all(-1, keepdim=True)
+        new = torch.where(visited, torch.lerp(old, g, 1 - self.inner_beta), g)
         buffer[rows] = new.to(buffer.dtype)
         return new
 

@@ -34,6 +34,15 @@ def pairwise(h, b, m=1.0):
     return (m - h[b == 1][:, None] + h[b != 1]).clamp_min(0).square()
 
 
+#: The gradient in C, in closed form by torch, by autograd.
+FORMS = ("C", "torch", "autograd")
+
+
+def in_form(loss, form):
+    loss.compiled, loss.closed_form = form == "C", form != "autograd"
+    return loss
+
+
 # ---- average precision -----------------------------------------------------------------------------------------------
 
 
@@ -292,18 +301,41 @@ def test_ties_share_the_weight():
     assert ap.item() == pytest.approx(0.75), "precision 1/4"
 
 
-@pytest.mark.parametrize("form", ["C", "torch", "autograd"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("min_tpr", [None, 0.5])
 def test_an_average_that_has_overflowed_starts_again(min_tpr, form):
     labels, index = torch.tensor([1, 0, 0]), torch.arange(3)
-    loss, fresh = (PartialAUC(3, min_tpr=min_tpr, score="linear") for _ in range(2))
-    loss.compiled, loss.closed_form = form == "C", form != "autograd"
+    loss, fresh = (in_form(PartialAUC(3, min_tpr=min_tpr, score="linear"), form) for form in (form, "C"))
     loss(torch.tensor([-1e30, 1e30, 0.0], requires_grad=True), labels, index)
     assert not loss.z[0].isfinite()
     x = torch.tensor([0.3, 0.1, -0.2], requires_grad=True)
     found, expected = (torch.autograd.grad(one(x, labels, index), x)[0] for one in (loss, fresh))
     torch.testing.assert_close(found, expected)
     assert loss.z[0].isfinite()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("bad", [[-1e25, 1e25, 0.0], [0.0, 1e25, 0.0], [torch.nan, 0.0, 0.0]])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: AveragePrecision(3, score="linear"),
+        lambda: PartialAUC(3, method="cvar", score="linear"),
+        lambda: PartialAUC(3, 0.3, 0.5, method="cvar", score="linear"),
+        lambda: NDCG(torch.tensor([1.0, 0.0, 0.0]), score="linear"),
+    ],
+)
+def test_the_batch_after_one_that_has_overflowed_is_normal(make, bad, form):
+    """With the scores [0, 1e25, 0], only the second average of average precision overflows."""
+    labels, index = torch.tensor([1.0, 0.0, 0.0]), torch.arange(3)
+    loss, fresh = in_form(make(), form), make()
+    loss(torch.tensor(bad, requires_grad=True), labels, index)
+    assert not loss.z[0].isfinite().all()
+    x = torch.tensor([0.3, 0.1, -0.2], requires_grad=True)
+    values = [one(x, labels, index) for one in (loss, fresh)]
+    torch.testing.assert_close(*values)
+    torch.testing.assert_close(*(torch.autograd.grad(value, x)[0] for value in values))
+    assert loss.z[0].isfinite().all()
 
 
 @pytest.mark.parametrize("compiled", [True, False])
