@@ -31,9 +31,25 @@ static inline double log_sum(double a, double b) {
     return isinf(high) ? high : high + log1p(exp(low - high));
 }
 
-/* The average of logarithms of values; one that has overflowed starts again. */
+/* The average of logarithms of values; one that has overflowed the range of float starts again. With expm1 and log1p,
+ * logarithms near 0 keep their digits. */
 static inline double log_averaged(double old, double g, double gamma) {
-    return !isfinite(old) ? g : log_sum(old + log1p(-gamma), g + log(gamma));
+    if (!isfinite((float)old) || gamma == 1.0) return g;
+    double high = old > g ? old : g, low = old > g ? g : old, weight = old > g ? gamma : 1.0 - gamma;
+    return high + log1p(weight * expm1(low - high));
+}
+
+/* The logarithm of the mean of exp(x), with the largest entry `high`; entries of -inf do not count. Replaces x by
+ * exp(x - high). */
+static inline double log_mean_exp(double *x, int64_t n, double high) {
+    double excess = 0.0;
+    int64_t count = 0;
+    for (int64_t q = 0; q < n; q++) {
+        double small = expm1(x[q] - high);
+        if (x[q] != -INFINITY) excess += small, count++;
+        x[q] = small + 1.0;
+    }
+    return high + log1p(excess / count);
 }
 
 /* The raw score, or its sigmoid. */

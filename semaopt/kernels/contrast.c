@@ -31,15 +31,15 @@ EXPORT int semaopt_contrast(const void *s, void *by_s, const int64_t *index, voi
         int64_t partner = start + (views ? (second ? k : k + n) : k) * step;
         double own = get(s, real, partner), high = -INFINITY, sum = 0.0;
         for (int64_t j = 0; j < columns; j++) {
-            e[j] = j == k || j == k + n ? -INFINITY : get(s, real, start + j * step);
+            e[j] = j == k || j == k + n ? -INFINITY : (get(s, real, start + j * step) - own) / tau;
             high = e[j] > high || isnan(e[j]) ? e[j] : high;
         }
-        for (int64_t j = 0; j < columns; j++) sum += e[j] = exp((e[j] - high) / tau);
-        double shift = (high - own) / tau, log_g = shift + log(sum / count);
+        double log_g = log_mean_exp(e, columns, high);
+        for (int64_t j = 0; j < columns; j++) sum += e[j];
         double log_z = fresh[i] = log_averaged(get(z, wide, 2 * index[k] + second), log_g, r->gamma);
         if (r->eps > 0.0) log_z = log_sum(log_z, log(r->eps));
         total += log_z;
-        double weight = exp(shift - log_z) / (2.0 * n * count); /* g/(eps + z) over the number of terms and over g */
+        double weight = exp(high - log_z) / (2.0 * n * count); /* g/(eps + z) over the number of terms and over g */
         e[views && !second ? k + n : k] = -sum;
         for (int64_t j = 0; j < columns; j++) {
             int64_t at = start + j * step;

@@ -88,23 +88,22 @@ static void kl(Pairs *b, Ranking *r, int two_way) {
     int64_t positives = b->positives, others = b->others;
     double lambda = r->temperature, ratio = lambda / r->outer, total = 0.0, highest = -INFINITY;
     for (int64_t k = 0; k < positives; k++) {
-        double *row = b->row + k * others, high = -INFINITY, sum = 0.0;
+        double *row = b->row + k * others, high = -INFINITY;
         for (int64_t q = 0; q < others; q++) {
             double d = distance(b->top[k], b->h[q], r->margin);
             row[q] = d * d / lambda;
             high = row[q] > high || isnan(row[q]) ? row[q] : high;
         }
-        for (int64_t q = 0; q < others; q++) sum += row[q] = exp(row[q] - high);
-        double log_g = high + log(sum / others);
+        double log_g = log_mean_exp(row, others, high);
         double log_z = b->fresh[2 * k] = log_averaged(get(b->z, b->wide, b->at[k]), log_g, r->gamma);
         b->fresh[2 * k + 1] = exp(high - log_z) / others; /* times row: lambda times the derivative of log z */
         total += log_z;
         highest = log_z > highest || isnan(log_z) ? log_z : highest;
     }
-    double log_w = 0.0, sum = 0.0;
+    double log_w = 0.0, excess = 0.0;
     if (two_way) {
-        for (int64_t k = 0; k < positives; k++) sum += exp((b->fresh[2 * k] - highest) * ratio);
-        log_w = log_averaged(get(b->w, b->wide, 0), highest * ratio + log(sum / positives), r->gamma);
+        for (int64_t k = 0; k < positives; k++) excess += expm1((b->fresh[2 * k] - highest) * ratio);
+        log_w = log_averaged(get(b->w, b->wide, 0), highest * ratio + log1p(excess / positives), r->gamma);
         set(b->w, b->wide, 0, log_w);
     }
     r->value = two_way ? r->outer * log_w : lambda * total / positives;

@@ -76,6 +76,8 @@ def ranking(
     lib, real, label = library(), REALS.get(scores.dtype), LABELS.get(labels.dtype)
     if lib is None or real is None or label is None or z.dtype not in REALS or index.dtype != torch.int64:
         return None
+    if w is not None and w.dtype != z.dtype:
+        return None
     for x in (scores, labels, index, z, z if w is None else w):
         if type(x) not in PLAIN or not x.is_cpu or not x.is_contiguous() or x.is_neg():
             return None

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from semaopt._validation import is_real, require
 from semaopt.kernels import contrast as kernel
 from semaopt.kernels.ranking import OK
-from semaopt.losses.tracked import KnownGradient, Tracked, full_precision, without_autocast
+from semaopt.losses.tracked import KnownGradient, Tracked, full_precision, log_mean_exp, without_autocast
 
 FORMS = ("pairs", "views")
 #: Shorter features are divided by this length.
@@ -52,7 +52,7 @@ class GlobalContrastive(Tracked):
     def __init__(
         self, size: int | None, temperature: float = 0.1, *, form: str = "pairs", eps: float = 1e-14, **options: Any
     ) -> None:
-        super().__init__(size, (2,), **options)
+        super().__init__(size, (2,), logarithms=True, **options)
         ok = is_real(temperature) and 0 < temperature < math.inf
         require(ok, "temperature", temperature, "must be a finite number > 0", "Try 0.1.")
         require(form in FORMS, "form", form, "must be 'pairs' or 'views'", "Use 'pairs' for image and text.")
@@ -79,7 +79,7 @@ class GlobalContrastive(Tracked):
             log_z = self.average_log(log_g, rows)
             if self.eps > 0:
                 log_z = torch.logaddexp(log_z, log_z.new_tensor(math.log(self.eps)))
-            return self.joint(self.temperature * log_z.mean())
+            return self.joint(self.temperature * log_z.mean()).to(a.dtype)
 
     def _compiled(self, first: Tensor, second: Tensor, index: Tensor | None) -> Tensor | None:
         """Return the loss with its gradient, computed in C, or None if C does not support these inputs."""
@@ -114,8 +114,8 @@ class GlobalContrastive(Tracked):
         negatives = cross.masked_fill(own, -math.inf)
         if self.form == "views":
             negatives = torch.cat([negatives, (a @ a.T).masked_fill(own, -math.inf)], 1)
-        count = negatives.shape[1] // len(a) * (len(a) - 1)
-        return torch.logsumexp((negatives - cross.diagonal()[:, None]) / self.temperature, 1) - math.log(count)
+        relative = (negatives - cross.diagonal()[:, None]) / self.temperature
+        return log_mean_exp(relative, 1, excluded=negatives.isneginf()).squeeze(1)
 
     def extra_repr(self) -> str:
         """Return the options."""

@@ -26,7 +26,7 @@ from semaopt.kernels import gains as gains_kernel
 from semaopt.kernels import ranking as kernel
 from semaopt.losses._labels import is_positive, is_present
 from semaopt.losses._scores import SCORES, validate_score
-from semaopt.losses.tracked import KnownGradient, Rows, Tracked, full_precision, without_autocast
+from semaopt.losses.tracked import KnownGradient, Rows, Tracked, log_mean_exp, without_autocast
 
 
 def squared_hinge(above: Tensor, below: Tensor, margin: float) -> Tensor:
@@ -78,7 +78,8 @@ class RankingLoss(Tracked):
         self.score, self.margin, self.validate = validate_score(score), float(margin), validate
 
     def _scores(self, scores: Tensor) -> Tensor:
-        return SCORES[self.score](full_precision(scores)[0])
+        precision = self._precision(scores.device)  # float64 if the averages are logarithms
+        return SCORES[self.score](scores.to(torch.promote_types(scores.dtype, precision)))
 
     def _labelled(self, scores: Tensor, labels: Tensor, index: Tensor | None, columns: int = 1) -> Ranked:
         """Return the validated inputs, gathered from all ranks of a process group; vectors if there is one label."""
@@ -374,7 +375,7 @@ class PartialAUC(RankingLoss):
         ok = method in ("kl", "cvar")
         require(ok, "method", method, "must be 'kl' or 'cvar'", "Try method='kl'.")
         both = method == "cvar" and min_tpr is not None
-        super().__init__(size, (2,) if both else (1,), **options)
+        super().__init__(size, (2,) if both else (1,), logarithms=method == "kl", **options)
         ok = is_real(max_fpr) and 0 < max_fpr <= 1
         require(ok, "max_fpr", max_fpr, "must lie in (0, 1]", "Try max_fpr=0.3.")
         ok = min_tpr is None or (is_real(min_tpr) and 0 < min_tpr < 1)
@@ -386,7 +387,7 @@ class PartialAUC(RankingLoss):
         _validate_prior(prior)
         self.temperature, self.positive_temperature = float(temperature), float(positive)
         if min_tpr is not None and self.z is not None:
-            self.register_buffer("w", torch.full((1,), math.nan, dtype=torch.float32, device=self.z.device))
+            self.register_buffer("w", torch.full_like(self.z[0, :1], math.nan))
 
     def forward(self, scores: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss; a batch that lacks positives or negatives gives 0 and no gradient."""
@@ -402,9 +403,11 @@ class PartialAUC(RankingLoss):
                 return self._with_gradient(scores, batch, negative, self._derive_kl)
             loss = squared_hinge(batch.h[positive, None], batch.h[negative], self.margin)  # (positives, negatives)
             if loss.numel() == 0:
-                return (batch.h * 0).sum()
-            rows = batch.rows[positive]
-            return self.joint(self._kl(loss, rows) if self.method == "kl" else self._cvar(loss, rows))
+                value = (batch.h * 0).sum()
+            else:
+                rows = batch.rows[positive]
+                value = self.joint(self._kl(loss, rows) if self.method == "kl" else self._cvar(loss, rows))
+            return value.to(torch.promote_types(scores.dtype, torch.float32))
 
     def _options(self) -> kernel.Options:
         kind, outer = self.method, self.positive_temperature
@@ -414,24 +417,23 @@ class PartialAUC(RankingLoss):
 
     def _kl(self, loss: Tensor, rows: Tensor) -> Tensor:
         lam, outer = self.temperature, self.positive_temperature
-        log_g = torch.logsumexp(loss / lam, 1, keepdim=True) - math.log(loss.shape[1])
-        log_z = self.average_log(log_g, rows)
+        log_z = self.average_log(log_mean_exp(loss / lam, 1), rows)
         if self.min_tpr is None:
             return lam * log_z.mean()
-        log_w = torch.logsumexp(log_z * (lam / outer), 0) - math.log(len(log_z))
+        log_w = log_mean_exp(log_z * (lam / outer), 0).squeeze(0)
         return outer * self.average_log(log_w, slice(None), "w").squeeze(0)
 
     def _derive_kl(self, loss: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the value of :meth:`_kl` and its derivatives with respect to the pairwise losses."""
         assert self.z is not None
         lam, outer = self.temperature, self.positive_temperature
-        x = loss / lam - math.log(loss.shape[1])
-        log_z = self.update_log(self.z, torch.logsumexp(x, 1, keepdim=True), rows)
-        slope = (x - log_z).exp()  # lambda times the derivative of log z
+        x = loss / lam
+        log_z = self.update_log(self.z, log_mean_exp(x, 1), rows)
+        slope = (x - log_z).exp() / loss.numel()  # lambda times the derivative of the mean of log z
         if self.min_tpr is None:
-            return lam * log_z.mean(), slope / len(loss)
-        log_u = log_z * (lam / outer) - math.log(len(log_z))
-        log_w = self.update_log(self.w, torch.logsumexp(log_u, 0), slice(None))
+            return lam * log_z.mean(), slope
+        log_u = log_z * (lam / outer)
+        log_w = self.update_log(self.w, log_mean_exp(log_u, 0).squeeze(0), slice(None))
         return outer * log_w.squeeze(0), slope * (log_u - log_w).exp()
 
     def _cvar(self, loss: Tensor, rows: Tensor) -> Tensor:

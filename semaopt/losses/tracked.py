@@ -33,6 +33,8 @@ from semaopt.losses._auc_objective import is_eager
 
 #: Rows of a buffer: one index, or one index for each of its dimensions.
 Rows = Tensor | tuple[Tensor, ...] | slice
+#: Types of devices without float64.
+WITHOUT_FLOAT64 = ("mps",)
 
 
 class Tracked(nn.Module):
@@ -49,11 +51,12 @@ class Tracked(nn.Module):
             the module that DDP wraps, or construct DDP with ``forward_sync_buffers=False``: DDP copies the buffers of
             rank 0 to all ranks before each forward pass. Losses in training raise an error if that has happened.
         device: device of the averages.
+        logarithms: whether the averages are stored as logarithms.
 
-    The averages are a float32 buffer :attr:`z`, NaN for an example that was not visited yet. An average that has
-    overflowed counts as not visited. They are saved with the ``state_dict`` and move with the module. In
-    evaluation mode or under ``no_grad`` they are neither read nor changed: the loss depends on the batch alone, and no
-    index is needed.
+    The averages are a buffer :attr:`z`, in float32, or in float64 for logarithms, whose absolute errors are relative
+    errors of the averages. They are NaN for an example that was not visited yet, and one that has overflowed counts as
+    not visited. They are saved with the ``state_dict`` and move with the module. In evaluation mode or under
+    ``no_grad`` they are neither read nor changed: the loss depends on the batch alone, and no index is needed.
     """
 
     z: Tensor | None
@@ -72,14 +75,16 @@ class Tracked(nn.Module):
         inner_beta: float = 0.9,
         process_group: Any = None,
         device: Any = None,
+        logarithms: bool = False,
     ) -> None:
         super().__init__()
         validate_beta("inner_beta", inner_beta)
-        self.inner_beta, self.process_group = float(inner_beta), process_group
+        self.inner_beta, self.process_group, self.logarithms = float(inner_beta), process_group, logarithms
         z = None
         if size is not None:
             size = validate_integer("size", size, "Pass len(train), the number of training examples.")
-            z = torch.full((size, *shape), math.nan, dtype=torch.float32, device=device)
+            dtype = self._precision(torch.empty(0, device=device).device)
+            z = torch.full((size, *shape), math.nan, dtype=dtype, device=device)
         self.register_buffer("z", z)
         #: Rank that wrote the averages last. DDP overwrites it together with them.
         self.register_buffer("writer", torch.tensor(-1, device=device), persistent=False)
@@ -95,7 +100,7 @@ class Tracked(nn.Module):
         buffer = self._buffer(name)
         if buffer is None:
             return log_g
-        new = self.update_log(buffer, log_g, rows)
+        new = self.update_log(buffer, log_g, rows)  # in float64
         ratio = (log_g.detach() - new).exp()  # g/z: the derivative of log z is the derivative of g, divided by z
         return new + ratio * (log_g - log_g.detach())
 
@@ -113,11 +118,12 @@ class Tracked(nn.Module):
 
     @torch.no_grad()
     def update_log(self, buffer: Tensor, log_g: Tensor, rows: Rows) -> Tensor:
-        """Do as :meth:`update` for logarithms; an average that has overflowed starts again."""
-        old = buffer[rows].to(log_g.dtype)
-        kept = math.log(self.inner_beta) if self.inner_beta > 0 else -math.inf
-        mixed = torch.logaddexp(old + kept, log_g + math.log1p(-self.inner_beta))
-        new = torch.where(old.isfinite(), mixed, log_g)
+        """Do as :meth:`update` for logarithms, in the precision of the buffer."""
+        dtype = torch.promote_types(buffer.dtype, log_g.dtype)
+        old, new, gamma = buffer[rows].to(dtype), log_g.to(dtype), 1 - self.inner_beta
+        if gamma < 1:
+            mixed = torch.where(new < old, log_mix(old, new, gamma), log_mix(new, old, 1 - gamma))
+            new = torch.where(self._visited(old), mixed, new)
         buffer[rows] = new.to(buffer.dtype)
         return new
 
@@ -212,14 +218,26 @@ class Tracked(nn.Module):
         buffer: Tensor = getattr(self, name)
         return buffer
 
+    def _visited(self, z: Tensor) -> Tensor:
+        """Return which averages are not missing. Logarithms beyond the range of float32 count as overflowed."""
+        return (z.float() if self.logarithms else z).isfinite()
+
+    def _precision(self, device: torch.device) -> torch.dtype:
+        """Return the dtype of the averages on this device."""
+        return torch.float64 if self.logarithms and device.type not in WITHOUT_FLOAT64 else torch.float32
+
     def _apply(self, fn: Any, recurse: bool = True) -> Tracked:
-        """Move or cast the module; the averages keep at least float32."""
+        """Move or cast the module; the averages keep at least their precision, other buffers at least float32."""
         before = {name: z for name, z in self.named_buffers(recurse=False) if z.is_floating_point()}
+        if self.logarithms and fn(torch.empty(0, device="cpu")).device.type in WITHOUT_FLOAT64:
+            for name, z in before.items():
+                setattr(self, name, z.float())
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, old in before.items():
             new = getattr(self, name)
-            if new.dtype.itemsize < 4:
-                setattr(self, name, old.to(new.device, torch.float32))
+            least = self._precision(new.device) if name in self.averages else torch.float32
+            if new.dtype.itemsize < least.itemsize:
+                setattr(self, name, old.to(least).to(new.device))
         return self
 
 
@@ -227,6 +245,30 @@ def number_of_ranks() -> int:
     """Return the number of processes that train together."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed.get_world_size() if distributed else 1
+
+
+def log_mean_exp(x: Tensor, dim: int, excluded: Tensor | None = None) -> Tensor:
+    """Return the logarithm of the mean of exp(x) over ``dim``, which is kept; entries x near 0 keep their digits.
+
+    Args:
+        x: at least one entry per mean.
+        dim: dimension of the mean.
+        excluded: which entries do not count; they must not be the largest.
+
+    >>> log_mean_exp(torch.tensor([1e-10, 3e-10]), 0)
+    tensor([2.0000e-10])
+    """
+    high = x.detach().amax(dim, keepdim=True)  # the value does not depend on it
+    excess = (x - high).expm1()
+    if excluded is None:
+        return high + excess.mean(dim, keepdim=True).log1p()
+    counts = (~excluded).sum(dim, keepdim=True)
+    return high + (excess.masked_fill(excluded, 0.0).sum(dim, keepdim=True) / counts).log1p()
+
+
+def log_mix(high: Tensor, low: Tensor, weight: float) -> Tensor:
+    """Return log((1 - weight) exp(high) + weight exp(low)) for a weight in (0, 1)."""
+    return high + (weight * (low - high).expm1()).log1p()
 
 
 def full_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -246,9 +288,10 @@ class KnownGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, value: float | Tensor, gradient: Tensor) -> Tensor:
         ctx.gradient, ctx.dtype = gradient, scores.dtype
+        dtype = torch.promote_types(scores.dtype, torch.float32)
         if isinstance(value, Tensor):
-            return value.clone()
-        return torch.tensor(value, dtype=torch.promote_types(scores.dtype, torch.float32), device=scores.device)
+            return value.to(dtype, copy=True)
+        return torch.tensor(value, dtype=dtype, device=scores.device)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:

@@ -32,6 +32,43 @@ def test_a_low_temperature_gives_the_nearest_negative():
     torch.testing.assert_close(value, expected, rtol=1e-2, atol=1e-2)
 
 
+def similarities(form):
+    """Return s_ij - s_ii of each feature with its negatives."""
+    a, b = (torch.nn.functional.normalize(x.float().double(), dim=1) for x in features())
+    other, own, rows = ~torch.eye(8).bool(), (a * b).sum(1, keepdim=True), []
+    for first, second in ((a, b), (b, a)):
+        kinds = [second, first] if form == "views" else [second]
+        rows += [torch.cat([(first @ x.T)[other].view(8, 7) for x in kinds], 1) - own]
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("mode", ["train", "eval", "no_grad"])
+@pytest.mark.parametrize("form", ["pairs", "views"])
+@pytest.mark.parametrize("temperature", [1e4, 1e6, 1e9, 1e12])
+def test_large_temperatures_give_the_mean_in_float32(temperature, form, mode, closed):
+    s = similarities(form)
+    mean = s.mean() + s.var(1, correction=0).mean() / (2 * temperature)  # the next term is smaller by the temperature
+    loss = GlobalContrastive(8, temperature, form=form, eps=0.0).train(mode != "eval")
+    loss.closed_form = closed
+    for _ in range(2):
+        with torch.set_grad_enabled(mode != "no_grad"):
+            value = loss(*(x.float().requires_grad_() for x in features()), torch.arange(8))
+        torch.testing.assert_close(value, mean.float(), rtol=1e-4, atol=0.0)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("form", ["pairs", "views"])
+def test_float32_features_have_exact_gradients_at_low_temperatures(form, closed):
+    """The averages of equal batches do not change, so each gradient is that of the first batch."""
+    loss = GlobalContrastive(8, 1e-6, form=form)
+    loss.closed_form = closed
+    x = [x.float().requires_grad_() for x in features()]
+    found = [torch.autograd.grad(loss(*x, torch.arange(8)), x) for _ in range(3)]
+    for later in found[1:]:
+        torch.testing.assert_close(later, found[0], rtol=1e-5, atol=1e-7)
+
+
 def test_averages_converge_to_the_whole_data_set_at_a_frozen_model():
     """Running means over batches of 4 converge to the expectation over the other examples of the data set."""
     a, b = features(10)

@@ -275,6 +275,37 @@ def test_low_temperatures_and_small_rates_give_the_worst_negative(score, dtype):
     torch.testing.assert_close(both.eval()(raw, labels), worst.max(), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("form", [*FORMS, "eval", "no_grad"])
+@pytest.mark.parametrize("min_tpr", [None, 0.5])
+@pytest.mark.parametrize("temperature", [1e4, 1e6, 1e9, 1e12])
+def test_large_temperatures_give_the_mean_in_float32(temperature, min_tpr, form):
+    raw, labels = problem()
+    mean = pairwise(raw.float().double().sigmoid(), labels).mean().float()
+    loss = in_form(PartialAUC(30, min_tpr=min_tpr, temperature=temperature, positive_temperature=temperature), form)
+    loss.train(form != "eval")
+    for _ in range(2):
+        with torch.set_grad_enabled(form != "no_grad"):
+            value = loss(raw.float().requires_grad_(), labels, torch.arange(30))
+        assert value.dtype == torch.float32
+        torch.testing.assert_close(value, mean, rtol=1e-4, atol=0.0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("min_tpr", [None, 0.5])
+@pytest.mark.parametrize("temperature", [1e-4, 1e-5, 1e-6])
+def test_float32_scores_have_exact_gradients_at_low_temperatures(temperature, min_tpr, form):
+    """The averages of equal batches do not change, so each gradient is that of the first batch."""
+    raw, labels = problem()
+    x = (1e-3 * raw).float().requires_grad_()  # several negatives per positive have weight
+    options = {"min_tpr": min_tpr, "temperature": temperature, "positive_temperature": temperature}
+    loss, exact = in_form(PartialAUC(30, **options), form), PartialAUC(30, **options)
+    wide = x.detach().double().requires_grad_()
+    (expected,) = torch.autograd.grad(exact(wide, labels, torch.arange(30)), wide)
+    for _ in range(3):
+        (found,) = torch.autograd.grad(loss(x, labels, torch.arange(30)), x)
+        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("two_way", [None, 0.5])
 def test_huge_losses_do_not_overflow(two_way):
     """exp(l/lambda) is stored as a logarithm, so scores in the hundreds are finite."""
@@ -307,7 +338,7 @@ def test_an_average_that_has_overflowed_starts_again(min_tpr, form):
     labels, index = torch.tensor([1, 0, 0]), torch.arange(3)
     loss, fresh = (in_form(PartialAUC(3, min_tpr=min_tpr, score="linear"), form) for form in (form, "C"))
     loss(torch.tensor([-1e30, 1e30, 0.0], requires_grad=True), labels, index)
-    assert not loss.z[0].isfinite()
+    assert not loss.z[0].float().isfinite()
     x = torch.tensor([0.3, 0.1, -0.2], requires_grad=True)
     found, expected = (torch.autograd.grad(one(x, labels, index), x)[0] for one in (loss, fresh))
     torch.testing.assert_close(found, expected)

@@ -187,6 +187,7 @@ CASES = {
         lambda **o: GlobalContrastive(N, 0.4, form="views", **o), lambda x: contrast(x, 0.4, True), None, 6
     ),
 }  # fmt: skip
+LOGARITHMS = ["pAUC, KL", "pAUC, KL, two-way", "contrastive, pairs", "contrastive, views"]
 every_loss = pytest.mark.parametrize("name", CASES)
 
 
@@ -385,7 +386,8 @@ def test_autocast_and_half_precision_inputs_compute_in_float32(name, dtype):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         value = case.call(mixed, x.clone().requires_grad_(), torch.arange(N))
     low = case.call(cast, x.to(dtype).requires_grad_(), torch.arange(N))
-    assert value.dtype == low.dtype == cast.z.dtype == torch.float32
+    assert value.dtype == low.dtype == torch.float32
+    assert cast.z.dtype == plain.z.dtype
     torch.testing.assert_close(value, expected, rtol=0, atol=0)
     torch.testing.assert_close(low, expected, rtol=2e-2, atol=2e-2)
     assert same(state(plain), state(mixed))
@@ -409,12 +411,38 @@ def test_scaled_gradients_of_half_precision_inputs_do_not_underflow(name):
 @every_loss
 def test_memory_and_dtype_of_the_averages(name):
     loss = CASES[name].make()
-    assert loss.z.dtype == torch.float32
-    persistent = sum(z.numel() * z.element_size() for z in loss.state_dict().values())
-    assert persistent <= 8 * loss.z.numel()
+    dtype = torch.float64 if name in LOGARITHMS else torch.float32
+    assert loss.z.dtype == dtype
+    persistent = sum(z.numel() for z in loss.state_dict().values())
+    assert persistent <= 2 * loss.z.numel()
     assert "z" in loss.state_dict()
+    for narrow in (torch.float16, torch.bfloat16, torch.float32):
+        assert loss.to(narrow).z.dtype == dtype
+    assert {z.dtype for z in loss.state_dict().values()} == {dtype}
     assert loss.double().z.dtype == torch.float64
     assert not list(loss.parameters())
+
+
+@pytest.mark.parametrize("name", LOGARITHMS)
+def test_a_device_without_float64_stores_logarithms_in_float32(name, monkeypatch):
+    monkeypatch.setattr(semaopt.losses.tracked, "WITHOUT_FLOAT64", ("meta",))
+    assert CASES[name].make().to("meta").z.dtype == torch.float32
+    assert CASES[name].make(device="meta").z.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", LOGARITHMS)
+@pytest.mark.parametrize("assign", [False, True])
+def test_averages_saved_in_float32_load(name, assign):
+    """Logarithms were stored in float32 once; ``assign`` keeps the dtype of the file."""
+    case = CASES[name]
+    loss, x = case.make(), case.inputs().requires_grad_()
+    case.call(loss, x, torch.arange(N))
+    old = {key: z.float() for key, z in loss.state_dict().items()}
+    twin = case.make()
+    twin.load_state_dict(old, assign=assign)
+    assert twin.z.dtype == (torch.float32 if assign else torch.float64)
+    torch.testing.assert_close(twin.z, loss.z, check_dtype=False, equal_nan=True)
+    torch.testing.assert_close(case.call(twin, x, torch.arange(N)), case.call(loss, x, torch.arange(N)))
 
 
 @every_loss
