@@ -132,16 +132,23 @@ class Tracked(nn.Module):
         """Merge the averages of all ranks, for example before saving.
 
         An example that one rank has visited gets that rank's average; one that several ranks have visited gets their
-        mean. Use it with a sampler that gives each rank examples of its own, such as
+        mean, if the averages are logarithms the logarithm of the mean. Use it with a sampler that gives each rank examples of its own, such as
         :class:`semaopt.samplers.ClassBalanced`.
         """
         for name in self.averages:
             buffer: Tensor | None = getattr(self, name, None)
             if buffer is not None:
-                total, count = buffer.nan_to_num(0.0), (~buffer.isnan()).to(buffer.dtype)
+                visited = self._visited(buffer)
+                total, count = torch.where(visited, buffer, 0.0), visited.to(buffer.dtype)
+                if self.logarithms:
+                    high = torch.where(visited, buffer, -math.inf)
+                    torch.distributed.all_reduce(high, torch.distributed.ReduceOp.MAX, group=process_group)
+                    total = torch.where(visited, (buffer - high).expm1(), 0.0)
                 torch.distributed.all_reduce(total, group=process_group)
                 torch.distributed.all_reduce(count, group=process_group)
-                buffer.copy_(torch.where(count > 0, total / count, math.nan))
+                mean = total / count
+                mean = high + mean.log1p() if self.logarithms else mean
+                buffer.copy_(torch.where(count > 0, mean, math.nan))
 
     def gather(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the tensors of all ranks, concatenated; only this rank's part has a gradient."""

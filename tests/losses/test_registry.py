@@ -547,6 +547,24 @@ def test_two_ranks_equal_one(tmp_path):
     assert run_on_two(two_ranks, tmp_path)
 
 
+def merging_ranks(rank, folder):
+    nan, inf = torch.nan, torch.inf
+    values = ([1.0, 2.0, nan, inf, nan, 1e3], [3.0, nan, nan, 5.0, -inf, 1e3 + 1])[rank]
+    for name, middle in [("AP", 2.0), *((name, math.log((math.e + math.e**3) / 2)) for name in LOGARITHMS)]:
+        loss = CASES[name].make()
+        last = 1e3 + (0.5 if name == "AP" else math.log((1 + math.e) / 2))
+        loss.z[:6] = torch.tensor(values)[:, None]
+        loss.synchronize()
+        expected = torch.tensor([middle, 2.0, nan, 5.0, nan, last])[:, None].expand(loss.z[:6].shape)
+        torch.testing.assert_close(loss.z[:6], expected, check_dtype=False, equal_nan=True, msg=f"{name}: {{}}".format)
+
+
+@pytest.mark.slow
+def test_merged_averages_are_means_over_the_ranks_that_visited(tmp_path):
+    """Also if the averages are stored as logarithms; averages that are not finite do not count."""
+    assert run_on_two(merging_ranks, tmp_path)
+
+
 class Both(torch.nn.Module):
     """A linear model with its loss, as someone would wrap them together in DDP."""
 
