@@ -62,7 +62,8 @@ class GlobalContrastive(Tracked):
     def forward(self, first: Tensor, second: Tensor, index: Tensor | None = None) -> Tensor:
         """Return the loss of features (n, d) of the same n examples; they are normalized here.
 
-        A batch of one example has no negatives: it gives 0 and no gradient.
+        Copies of an example in the batch, which have the same index, are not negatives of each other. A batch of one
+        example has no negatives: it gives 0 and no gradient.
         """
         self._refuse_overwritten()
         shapes = tuple(first.shape), tuple(second.shape)
@@ -73,9 +74,13 @@ class GlobalContrastive(Tracked):
                 return found
             a, b = (normalize(x, dim=1, eps=NORM) for x in full_precision(first, second))
             a, b, rows = self.gather(a, b, self.rows(index, len(a)))
-            if len(a) < 2:
+            if index is None:  # in evaluation mode
+                rows = torch.arange(len(a))
+            rows = torch.as_tensor(rows, device=a.device).reshape(-1)
+            own = rows[:, None] == rows
+            if len(a) < 2 or (not torch.compiler.is_compiling() and own.all()):
                 return (a * 0).sum() + (b * 0).sum()
-            log_g = torch.stack([self._log_inner(a, b), self._log_inner(b, a)], 1)
+            log_g = torch.stack([self._log_inner(a, b, own), self._log_inner(b, a, own)], 1)
             log_z = self.average_log(log_g, rows)
             if self.eps > 0:
                 log_z = torch.logaddexp(log_z, log_z.new_tensor(math.log(self.eps)))
@@ -107,15 +112,13 @@ class GlobalContrastive(Tracked):
         value: Tensor = KnownGradient.apply(features, found.value, gradient)  # type: ignore[no-untyped-call]
         return value
 
-    def _log_inner(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return log g, with g the mean over the negatives of exp((s_ij - s_ii)/tau)."""
-        own = torch.eye(len(a), dtype=torch.bool, device=a.device)
-        cross = a @ b.T
-        negatives = cross.masked_fill(own, -math.inf)
+    def _log_inner(self, a: Tensor, b: Tensor, own: Tensor) -> Tensor:
+        """Return log g, with g the mean over the negatives of exp((s_ij - s_ii)/tau); ``own`` pairs do not count."""
+        similarities = cross = a @ b.T
         if self.form == "views":
-            negatives = torch.cat([negatives, (a @ a.T).masked_fill(own, -math.inf)], 1)
-        relative = (negatives - cross.diagonal()[:, None]) / self.temperature
-        return log_mean_exp(relative, 1, excluded=negatives.isneginf()).squeeze(1)
+            similarities, own = torch.cat([cross, a @ a.T], 1), torch.cat([own, own], 1)
+        x = (similarities - cross.diagonal()[:, None]) / self.temperature
+        return log_mean_exp(x.masked_fill(own, -math.inf), 1, excluded=own).squeeze(1)
 
     def extra_repr(self) -> str:
         """Return the options."""

@@ -116,6 +116,37 @@ def test_one_example_has_no_negatives():
     assert loss.z.isnan().all()
 
 
+@pytest.mark.parametrize("mode", ["C", "autograd", "eval"])
+@pytest.mark.parametrize("form", ["pairs", "views"])
+def test_copies_of_an_example_are_not_its_negatives(form, mode):
+    """Compare with loops; the batch holds the example 0 twice, with different features."""
+    index = torch.tensor([0, 1, 2, 3, 0])
+    x = [z.requires_grad_() for z in features(5)]
+    a, b = (torch.nn.functional.normalize(z, dim=1) for z in x)
+    expected = 0.0
+    for first, second in ((a, b), (b, a)):
+        for i in range(5):
+            others = [j for j in range(5) if index[j] != index[i]]
+            s = torch.cat([first[i] @ z[others].T for z in ((second, first) if form == "views" else (second,))])
+            expected = expected + 0.4 * ((s - first[i] @ second[i]) / 0.4).exp().mean().log() / 10
+    loss = GlobalContrastive(4, 0.4, form=form, eps=0.0).train(mode != "eval")
+    loss.closed_form = mode == "C"
+    value = loss(*x, index)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(torch.autograd.grad(value, x), torch.autograd.grad(expected, x))
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_copies_of_one_example_have_no_negatives(closed):
+    loss, x = GlobalContrastive(4), torch.randn(3, 2, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    loss.closed_form = closed
+    value = loss(x, x.flip(0), torch.tensor([2, 2, 2]))
+    value.backward()
+    assert value == 0
+    assert (x.grad == 0).all()
+    assert loss.z.isnan().all()
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
