@@ -153,7 +153,7 @@ RANKING = {
     "mean average precision, 5 labels": ("MeanAveragePrecision", {}, "meanAveragePrecisionLoss", "SOTAs"),
     "partial AUC, KL": ("PartialAUC", {}, "pAUC_DRO_Loss", "SOPAs"),
     "partial AUC, CVaR": ("PartialAUC", {"method": "cvar"}, "pAUC_CVaR_Loss", "SOPA"),
-    "partial AUC, two-way KL": ("PartialAUC", {"min_tpr": 0.5}, "tpAUC_KL_Loss", "SOTAs"),
+    "partial AUC, two-way KL": ("PartialAUC", {"min_tpr": 0.5, "positive_temperature": 1.0}, "tpAUC_KL_Loss", "SOTAs"),
     "partial AUC, two-way CVaR": ("PartialAUC", {"method": "cvar", "min_tpr": 0.5}, "tpAUC_CVaR_loss", "STACO"),
 }
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -219,6 +220,11 @@ class MeanAveragePrecision(RankingLoss):
             z = self.average(g, rows if self.num_labels == 1 else (rows, c))
             return self.joint(self._outer(z, c))
 
+    def extra_repr(self) -> str:
+        """Return the options."""
+        columns = f", num_labels={self.num_labels}" if self.num_labels > 1 else ""
+        return super().extra_repr() + columns
+
     def _options(self) -> kernel.Options:
         prior = math.nan if self.prior is None else float(self.prior)
         return self._kernel_options("average_precision", prior=prior)
@@ -329,19 +335,21 @@ class PartialAUC(RankingLoss):
 
     ``"cvar"`` is the mean loss of the share a = max_fpr of negatives with the largest loss, which are those that score
     highest. ``"kl"`` weighs all negatives by :math:`e^{\ell/\lambda}`: a small temperature counts only the worst
-    negative, a large one all of them alike. ``"kl"`` ignores ``max_fpr``, which only ``"cvar"`` uses.
-    With ``min_tpr`` the positives that score lowest are treated in the same way (two-way):
+    negative, a large one all of them alike. With ``min_tpr`` the positives that score lowest are treated in the same way (two-way):
 
     .. math::
         \text{kl: } \lambda' \log E_i \bigl(E_j\, e^{\ell_{ij}/\lambda}\bigr)^{\lambda/\lambda'}, \qquad
         \text{cvar: } \min_s\; s + \frac1{1-b} E_i (c_i - s)_+
 
     with b = min_tpr, :math:`\lambda'` = positive_temperature and the one-way value :math:`c_i` of each positive.
+    ``"cvar"`` has rates and no temperatures, ``"kl"`` temperatures and no rates; an argument that the method ignores
+    raises a warning.
 
     Args:
         size: number of training examples.
-        max_fpr: a in (0, 1], the largest false positive rate.
-        min_tpr: b in (0, 1), the smallest true positive rate; None for one-way.
+        max_fpr: a in (0, 1], the largest false positive rate of ``"cvar"``.
+        min_tpr: b in (0, 1), the smallest true positive rate of the two-way ``"cvar"``; None for one-way. Any number
+            makes ``"kl"`` two-way: set ``positive_temperature`` as well, since the value of ``min_tpr`` is ignored.
         method: ``"kl"`` or ``"cvar"``. The quantiles :math:`s_i` and s of ``"cvar"`` are moving averages of the
             quantiles of the batches.
         temperature: lambda of ``"kl"``.
@@ -365,9 +373,9 @@ class PartialAUC(RankingLoss):
         size: int | None,
         max_fpr: float = 0.3,
         min_tpr: float | None = None,
-        *,
         method: str = "kl",
         temperature: float = 1.0,
+        *,
         positive_temperature: float | None = None,
         prior: float | None = None,
         **options: Any,
@@ -386,6 +394,7 @@ class PartialAUC(RankingLoss):
             require(is_real(value) and 0 < value < math.inf, name, value, "must be a finite number > 0", "Try 1.0.")
         _validate_prior(prior)
         self.temperature, self.positive_temperature = float(temperature), float(positive)
+        self._warn_of_ignored(positive_temperature)
         if min_tpr is not None and self.z is not None:
             self.register_buffer("w", torch.full_like(self.z[0, :1], math.nan))
 
@@ -409,11 +418,46 @@ class PartialAUC(RankingLoss):
                 value = self.joint(self._kl(loss, rows) if self.method == "kl" else self._cvar(loss, rows))
             return value.to(torch.promote_types(scores.dtype, torch.float32))
 
+    def _warn_of_ignored(self, positive_temperature: float | None) -> None:
+        """Warn of arguments that the method ignores; the defaults do not count."""
+        kl, one_way = self.method == "kl", self.min_tpr is None
+        cases = (
+            (
+                "max_fpr",
+                self.max_fpr,
+                kl and self.max_fpr != 0.3,
+                "pass method='cvar' to bound the rate, or leave it out and set temperature=",
+            ),
+            ("temperature", self.temperature, not kl and self.temperature != 1, "leave it out, or pass method='kl'"),
+            (
+                "min_tpr",
+                self.min_tpr,
+                kl and not one_way and positive_temperature is None,
+                "any value makes the loss two-way; set positive_temperature=, or pass method='cvar' to bound the rate",
+            ),
+            (
+                "positive_temperature",
+                positive_temperature,
+                (one_way or not kl) and positive_temperature is not None,
+                "leave it out, or pass method='kl' and min_tpr=",
+            ),
+        )
+        way = "one-way" if one_way else "two-way"
+        for name, value, ignored, remedy in cases:
+            if ignored:
+                text = f"PartialAUC: {name}={value!r} is ignored by the {way} method={self.method!r}; {remedy}"
+                warnings.warn(text, UserWarning, stacklevel=3)
+
     def _options(self) -> kernel.Options:
         kind, outer = self.method, self.positive_temperature
         if self.min_tpr is not None:
             kind, outer = f"two_way_{kind}", outer if kind == "kl" else 1 - self.min_tpr
         return self._kernel_options(kind, temperature=self.temperature, outer=outer, share=self.max_fpr)
+
+    def extra_repr(self) -> str:
+        """Return the options."""
+        own = f"max_fpr={self.max_fpr:g}, min_tpr={self.min_tpr}, method={self.method!r}, temperature="
+        return f"{super().extra_repr()}, {own}{self.temperature:g}"
 
     def _kl(self, loss: Tensor, rows: Tensor) -> Tensor:
         lam, outer = self.temperature, self.positive_temperature

@@ -247,6 +247,42 @@ def test_gradient_equals_libauc():
 # ---- partial AUC -----------------------------------------------------------------------------------------------------
 
 
+def way(min_tpr, temperature=1.0):
+    """Return the options of the one-way (None) or two-way KL loss."""
+    return {} if min_tpr is None else {"min_tpr": min_tpr, "positive_temperature": temperature}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"max_fpr": 0.05},
+            r"max_fpr=0\.05 is ignored by the one-way method='kl'; pass method='cvar'.*set temperature=",
+        ),
+        ({"max_fpr": 0.05, **way(0.6)}, r"max_fpr=0\.05 is ignored by the two-way method='kl'"),
+        ({"min_tpr": 0.6}, r"min_tpr=0\.6 is ignored by the two-way.*set positive_temperature=, or pass method='cvar'"),
+        ({"positive_temperature": 2.0}, r"positive_temperature=2\.0 is ignored by the one-way method='kl'.*min_tpr="),
+        ({"temperature": 0.5, "method": "cvar"}, r"temperature=0\.5 is ignored by.*'cvar'.*pass method='kl'"),
+        ({**way(0.6), "method": "cvar"}, r"positive_temperature=1\.0 is ignored by the two-way method='cvar'"),
+    ],
+)
+def test_arguments_that_the_method_ignores_raise_a_warning(options, text):
+    with pytest.warns(UserWarning, match=text) as found:
+        PartialAUC(30, **options)
+    assert len(found) == 1
+    assert found[0].filename == __file__
+
+
+def test_defaults_raise_no_warning_and_arguments_may_be_positional():
+    kl, cvar = PartialAUC(30, 0.3, None, "kl", 1.0), PartialAUC(30, 0.05, 0.6, "cvar", 1.0)
+    assert repr(kl) == (
+        "PartialAUC(size=30, inner_beta=0.9, score='sigmoid', margin=1, max_fpr=0.3, min_tpr=None, method='kl', "
+        "temperature=1)"
+    )
+    assert "max_fpr=0.05, min_tpr=0.6, method='cvar', temperature=1)" in repr(cvar)
+    assert "num_labels=3" in repr(MeanAveragePrecision(30, 3))
+
+
 @pytest.mark.parametrize("score", ["sigmoid", "linear"])
 def test_all_false_positive_rates_give_the_auc_loss(score):
     raw, labels = problem()
@@ -257,7 +293,7 @@ def test_all_false_positive_rates_give_the_auc_loss(score):
     torch.testing.assert_close(warm, mean, rtol=1e-4, atol=1e-4)
     both = PartialAUC(30, 1.0, 1e-9, method="cvar", score=score).eval()(raw, labels)
     torch.testing.assert_close(both, mean, rtol=1e-6, atol=1e-6)
-    warm = PartialAUC(30, min_tpr=0.5, temperature=1e6, score=score).eval()(raw, labels)
+    warm = PartialAUC(30, min_tpr=0.5, temperature=1e6, positive_temperature=1e6, score=score).eval()(raw, labels)
     torch.testing.assert_close(warm, mean, rtol=1e-4, atol=1e-4)
 
 
@@ -269,7 +305,7 @@ def test_low_temperatures_and_small_rates_give_the_worst_negative(score, dtype):
     worst = pairwise(raw.sigmoid() if score == "sigmoid" else raw, labels).amax(1)
     for loss in (PartialAUC(30, temperature=1e-4, score=score), PartialAUC(30, 1 / 24, method="cvar", score=score)):
         torch.testing.assert_close(loss.eval()(raw, labels), worst.mean(), rtol=1e-3, atol=1e-3)
-    cold = PartialAUC(30, min_tpr=0.5, temperature=1e-4, score=score)
+    cold = PartialAUC(30, min_tpr=0.5, temperature=1e-4, positive_temperature=1e-4, score=score)
     torch.testing.assert_close(cold.eval()(raw, labels), worst.max(), rtol=1e-3, atol=1e-3)
     both = PartialAUC(30, 1 / 24, 1 - 1 / 6, method="cvar", score=score)
     torch.testing.assert_close(both.eval()(raw, labels), worst.max(), rtol=1e-3, atol=1e-3)
@@ -281,7 +317,7 @@ def test_low_temperatures_and_small_rates_give_the_worst_negative(score, dtype):
 def test_large_temperatures_give_the_mean_in_float32(temperature, min_tpr, form):
     raw, labels = problem()
     mean = pairwise(raw.float().double().sigmoid(), labels).mean().float()
-    loss = in_form(PartialAUC(30, min_tpr=min_tpr, temperature=temperature, positive_temperature=temperature), form)
+    loss = in_form(PartialAUC(30, temperature=temperature, **way(min_tpr, temperature)), form)
     loss.train(form != "eval")
     for _ in range(2):
         with torch.set_grad_enabled(form != "no_grad"):
@@ -297,7 +333,7 @@ def test_float32_scores_have_exact_gradients_at_low_temperatures(temperature, mi
     """The averages of equal batches do not change, so each gradient is that of the first batch."""
     raw, labels = problem()
     x = (1e-3 * raw).float().requires_grad_()  # several negatives per positive have weight
-    options = {"min_tpr": min_tpr, "temperature": temperature, "positive_temperature": temperature}
+    options = {"temperature": temperature, **way(min_tpr, temperature)}
     loss, exact = in_form(PartialAUC(30, **options), form), PartialAUC(30, **options)
     wide = x.detach().double().requires_grad_()
     (expected,) = torch.autograd.grad(exact(wide, labels, torch.arange(30)), wide)
@@ -311,7 +347,7 @@ def test_huge_losses_do_not_overflow(two_way):
     """exp(l/lambda) is stored as a logarithm, so scores in the hundreds are finite."""
     raw, labels = problem()
     scores = (300 * raw).float().requires_grad_()
-    loss = PartialAUC(30, min_tpr=two_way, temperature=0.1, score="linear")
+    loss = PartialAUC(30, temperature=0.1, score="linear", **way(two_way, 0.1))
     for _ in range(3):
         value = loss(scores, labels, torch.arange(30))
         (gradient,) = torch.autograd.grad(value, scores)
@@ -336,7 +372,7 @@ def test_ties_share_the_weight():
 @pytest.mark.parametrize("min_tpr", [None, 0.5])
 def test_an_average_that_has_overflowed_starts_again(min_tpr, form):
     labels, index = torch.tensor([1, 0, 0]), torch.arange(3)
-    loss, fresh = (in_form(PartialAUC(3, min_tpr=min_tpr, score="linear"), form) for form in (form, "C"))
+    loss, fresh = (in_form(PartialAUC(3, score="linear", **way(min_tpr)), form) for form in (form, "C"))
     loss(torch.tensor([-1e30, 1e30, 0.0], requires_grad=True), labels, index)
     assert not loss.z[0].float().isfinite()
     x = torch.tensor([0.3, 0.1, -0.2], requires_grad=True)
@@ -403,7 +439,10 @@ def test_no_pair_is_pushed_the_wrong_way_while_quantiles_lag(shift, min_tpr, com
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 0], [1, 1, 1], [1, 1, 0], [1, 0, 0]])
-@pytest.mark.parametrize("options", [{}, {"method": "cvar"}, {"min_tpr": 0.5}, {"min_tpr": 0.5, "method": "cvar"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"method": "cvar"}, {"min_tpr": 0.5, "positive_temperature": 1.0}, {"min_tpr": 0.5, "method": "cvar"}],
+)
 def test_batches_of_one_class_and_of_one_positive(labels, options):
     scores = nn.Parameter(torch.tensor([0.3, -0.2, 0.1]))
     loss = PartialAUC(3, **options)

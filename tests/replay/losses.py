@@ -1,5 +1,7 @@
 """The losses with random options over several batches, against numpy."""
 
+import warnings
+
 import numpy as np
 import torch
 
@@ -107,7 +109,9 @@ def partial_auc(draw):
     options, act = common(draw)
     own = {"method": draw.pick(["kl", "cvar"]), "max_fpr": draw.rate(0.1, 1), "min_tpr": draw.pick([None, 0.4])}
     lam, outer = draw.rate(0.3, 3), draw.pick([None, draw.rate(0.3, 3)])
-    loss = losses.PartialAUC(SIZE, temperature=lam, positive_temperature=outer, **own, **options).double()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".* is ignored by", category=UserWarning)
+        loss = losses.PartialAUC(SIZE, temperature=lam, positive_temperature=outer, **own, **options).double()
     loss.closed_form = draw.yes()
     twin = plain.PartialAUC(options["inner_beta"])
 
