@@ -150,7 +150,7 @@ def _validate_shapes(scores: Tensor, labels: Tensor, columns: int) -> None:
         raise TypeError(f"labels of type {type(labels).__name__}: must be a tensor; try torch.as_tensor(labels)")
     n = scores.shape[0] if scores.dim() else 0
     fits = n >= 1 and scores.numel() == n * columns == labels.numel() and scores.dim() <= 2
-    if not fits:
+    if not fits or (columns > 1 and scores.shape != labels.shape):
         expected = "(n,) or (n, 1)" if columns == 1 else f"(n, {columns})"
         two = columns == 1 and scores.dim() == 2 and scores.shape[1] == 2
         remedy = "pass one score per example, e.g. logits[:, 1] - logits[:, 0]" if two else "pass one label per score"

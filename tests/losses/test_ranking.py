@@ -575,6 +575,10 @@ def test_all_losses_take_the_common_options(make):
             r"scores of shape \(3,\) and labels of shape \(2,\): both must be \(n,\).*pass one label per score",
         ),
         (
+            lambda: MeanAveragePrecision(4, 3)(torch.zeros(4, 3), torch.zeros(3, 4), torch.arange(4)),
+            r"scores of shape \(4, 3\) and labels of shape \(3, 4\): both must be \(n, 3\).*one label per score",
+        ),
+        (
             lambda: PartialAUC(3)(torch.zeros(3, 2), torch.zeros(3), torch.arange(3)),
             r"pass one score per example, e\.g\. logits\[:, 1\] - logits\[:, 0\]",
         ),
