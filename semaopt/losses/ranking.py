@@ -335,7 +335,8 @@ class PartialAUC(RankingLoss):
 
     ``"cvar"`` is the mean loss of the share a = max_fpr of negatives with the largest loss, which are those that score
     highest. ``"kl"`` weighs all negatives by :math:`e^{\ell/\lambda}`: a small temperature counts only the worst
-    negative, a large one all of them alike. With ``min_tpr`` the positives that score lowest are treated in the same way (two-way):
+    negative, a large one all of them alike. With ``min_tpr`` the positives that score lowest are treated in the same
+    way (two-way):
 
     .. math::
         \text{kl: } \lambda' \log E_i \bigl(E_j\, e^{\ell_{ij}/\lambda}\bigr)^{\lambda/\lambda'}, \qquad

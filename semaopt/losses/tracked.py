@@ -120,7 +120,7 @@ class Tracked(nn.Module):
     def update_log(self, buffer: Tensor, log_g: Tensor, rows: Rows) -> Tensor:
         """Do as :meth:`update` for logarithms, in the precision of the buffer."""
         dtype = torch.promote_types(buffer.dtype, log_g.dtype)
-        old, new, gamma = buffer[rows].to(dtype), log_g.to(dtype), 1 - self.inner_beta
+        old, new, gamma = buffer[rows].to(dtype), log_g.detach().to(dtype), 1 - self.inner_beta
         if gamma < 1:
             mixed = torch.where(new < old, log_mix(old, new, gamma), log_mix(new, old, 1 - gamma))
             new = torch.where(self._visited(old), mixed, new)
@@ -132,8 +132,8 @@ class Tracked(nn.Module):
         """Merge the averages of all ranks, for example before saving.
 
         An example that one rank has visited gets that rank's average; one that several ranks have visited gets their
-        mean, if the averages are logarithms the logarithm of the mean. Use it with a sampler that gives each rank examples of its own, such as
-        :class:`semaopt.samplers.ClassBalanced`.
+        mean (if logarithms are stored, its logarithm). Use it with a sampler that gives each rank examples of its own,
+        such as :class:`semaopt.samplers.ClassBalanced`.
         """
         for name in self.averages:
             buffer: Tensor | None = getattr(self, name, None)

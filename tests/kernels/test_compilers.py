@@ -26,7 +26,8 @@ WINDOWS = {
     "void *malloc(size_t), *calloc(size_t, size_t), *realloc(void *, size_t), free(void *);",
     "math.h": '#define INFINITY __builtin_inff()\n#define NAN __builtin_nanf("")\n'
     "#define isnan __builtin_isnan\n#define isinf __builtin_isinf\n"
-    "double sqrt(double), exp(double), expm1(double), log(double), log1p(double), floor(double), fabs(double); float sqrtf(float);",
+    "double sqrt(double), exp(double), expm1(double), log(double), log1p(double), floor(double), fabs(double);"
+    "float sqrtf(float);",
     "intrin.h": "#include <stdint.h>\n#if defined(_M_X64)\n#include <xmmintrin.h>\n#endif\n"
     "int64_t _InterlockedExchangeAdd64(int64_t volatile *, int64_t);",
 }

@@ -219,6 +219,18 @@ def test_the_first_full_batch_gives_the_exact_value_and_gradient(name):
 
 
 @every_loss
+@pytest.mark.parametrize("closed", [True, False])
+def test_without_momentum_every_full_batch_gives_the_exact_gradient(name, closed):
+    case = CASES[name]
+    loss = case.make(inner_beta=0.0).double()
+    loss.closed_form = closed
+    for seed in (1, 0):
+        x = case.inputs(seed).requires_grad_()
+        ours = torch.autograd.grad(case.call(loss, x, torch.arange(N)), x)[0]
+    torch.testing.assert_close(ours, torch.autograd.grad(case.objective(x), x)[0], rtol=1e-6, atol=1e-8)
+
+
+@every_loss
 def test_derivatives_in_evaluation_mode(name):
     case = CASES[name]
     loss = case.make().double().eval()
