@@ -113,7 +113,7 @@ class Tracked(nn.Module):
         old = buffer[rows].to(g.dtype)
         visited = old.isfinite() if old.dim() == 1 else old.isfinite().all(-1, keepdim=True)
         new = torch.where(visited, torch.lerp(old, g, 1 - self.inner_beta), g)
-        buffer[rows] = new.to(buffer.dtype)
+        buffer[rows] = new.to(buffer.dtype).clone()  # else compiled code may alias the result and the buffer
         return new
 
     @torch.no_grad()
@@ -124,7 +124,7 @@ class Tracked(nn.Module):
         if gamma < 1:
             mixed = torch.where(new < old, log_mix(old, new, gamma), log_mix(new, old, 1 - gamma))
             new = torch.where(self._visited(old), mixed, new)
-        buffer[rows] = new.to(buffer.dtype)
+        buffer[rows] = new.to(buffer.dtype).clone()  # else compiled code may alias the result and the buffer
         return new
 
     @torch.no_grad()

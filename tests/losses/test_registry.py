@@ -297,6 +297,22 @@ def test_closed_form_gradients_equal_autograd(name, form, compiled):
         )
 
 
+@pytest.mark.parametrize("name", ["AP", *LOGARITHMS])
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # read by dynamo
+def test_compiled_gradients_equal_autograd(name):
+    case = CASES[name]
+    compiled, plain = case.make(), case.make()
+    plain.closed_form = False
+    torch._dynamo.reset()
+    graph = torch.compile(lambda x, index: case.call(compiled, x, index), backend="aot_eager")
+    for seed, index in enumerate([torch.arange(N), *batches(3, 9)]):
+        x = case.inputs(seed, torch.float32).requires_grad_()
+        values = graph(x, index), case.call(plain, x, index)
+        torch.testing.assert_close(*values)
+        torch.testing.assert_close(*(torch.autograd.grad(value, x)[0] for value in values))
+    assert same(state(compiled), state(plain))
+
+
 @needs_c
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith(("NDCG", "contrastive"))])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
