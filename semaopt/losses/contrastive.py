@@ -73,6 +73,8 @@ class GlobalContrastive(Tracked):
             if self._uses_closed_form() and (found := self._compiled(first, second, index)) is not None:
                 return found
             a, b = (normalize(x, dim=1, eps=NORM) for x in full_precision(first, second))
+            dtypes = first.dtype, second.dtype
+            require(a.dtype == b.dtype, "features", dtypes, "must have one dtype", "Try second.to(first.dtype).")
             a, b, rows = self.gather(a, b, self.rows(index, len(a)))
             if index is None:  # in evaluation mode
                 rows = torch.arange(len(a))

@@ -157,6 +157,10 @@ def test_copies_of_one_example_have_no_negatives(closed):
             lambda: GlobalContrastive(4)(torch.zeros(3, 2), torch.zeros(3, 3), torch.arange(3)),
             r"features=.*must both have the shape \(n, d\)",
         ),
+        (
+            lambda: GlobalContrastive(4)(torch.zeros(3, 2), torch.zeros(3, 2).double(), torch.arange(3)),
+            r"features=\(torch\.float32, torch\.float64\).*must have one dtype.*second\.to\(first\.dtype\)",
+        ),
     ],
 )
 def test_invalid_arguments(make, text):
