@@ -147,7 +147,9 @@ class RankingLoss(Tracked):
 
 def _validate_shapes(scores: Tensor, labels: Tensor, columns: int) -> None:
     if not isinstance(labels, Tensor):
-        raise TypeError(f"labels of type {type(labels).__name__}: must be a tensor; try torch.as_tensor(labels)")
+        raise TypeError(
+            f"labels of type {type(labels).__name__}: must be a tensor; try torch.tensor(numpy.asarray(labels))"
+        )
     n = scores.shape[0] if scores.dim() else 0
     fits = n >= 1 and scores.numel() == n * columns == labels.numel() and scores.dim() <= 2
     if not fits or (columns > 1 and scores.shape != labels.shape):
@@ -538,6 +540,8 @@ class NDCG(RankingLoss):
         score, margin, inner_beta, process_group, device, validate: as in :class:`AveragePrecision`.
 
     Call it with the relevance and the index of the examples of a batch; items of the same query must be in one batch.
+    The relevance of a batch must be ``relevance[index]``. This is not checked: other values would not match
+    :math:`Z_q`.
 
     Reference: Qiu, Hu, Zhong, Zhang and Yang, "Large-scale stochastic optimization of NDCG surrogates for deep learning
     with provable convergence", ICML 2022.
@@ -555,6 +559,7 @@ class NDCG(RankingLoss):
     scale: Tensor
     thresholds: Tensor
     averages = ("z", "thresholds")
+    _size_remedy = "Construct the loss with the relevance of the whole training set."
 
     def __init__(
         self,
@@ -568,13 +573,16 @@ class NDCG(RankingLoss):
         **options: Any,
     ) -> None:
         _validate_prior(prior)
-        rel = torch.as_tensor(relevance, device=device).detach().reshape(-1)
+        remedy = "Pass those of the whole training set"
+        rel = _column("relevance", relevance, device)
+        require(rel.dim() > 0, "relevance", relevance, "must have one entry per example, and is not a size", remedy)
+        rel = rel.reshape(-1)
         ok = rel.numel() > 0 and bool((rel >= 0).all())
-        require(ok, "relevance", tuple(rel.shape), "must be numbers >= 0", "Pass those of the whole training set.")
+        require(ok, "relevance", tuple(rel.shape), "must be numbers >= 0", remedy)
         super().__init__(len(rel), (), device=rel.device, **options)
         ids = torch.zeros(len(rel), dtype=torch.long, device=rel.device)
         if query is not None:
-            given = torch.as_tensor(query, device=rel.device).reshape(-1)
+            given = _column("query", query, rel.device).reshape(-1)
             require(len(given) == len(rel), "query", len(given), f"must have {len(rel)} entries", "One per example.")
             ids = torch.unique(given, return_inverse=True)[1]
         if top_k is not None:
@@ -647,6 +655,17 @@ class NDCG(RankingLoss):
         )
         found = gains_kernel.gains(scores.detach(), relevance, index, averages, lists, options)
         return None if found is None else self._found(scores, found)
+
+
+def _column(name: str, values: Any, device: Any) -> Tensor:
+    """Return numbers of the training set as a tensor; a pandas Series is read by position, not by its index."""
+    if not isinstance(values, Tensor) and hasattr(values, "__array__"):
+        values = values.__array__().copy()  # a copy is writable, as torch wants it
+    try:
+        return torch.as_tensor(values, device=device).detach()
+    except (TypeError, ValueError) as error:
+        kind = f"{type(values).__name__} of dtype {values.dtype}" if hasattr(values, "dtype") else type(values).__name__
+        raise TypeError(f"{name}: a {kind} does not hold numbers; try pandas.factorize({name})[0]") from error
 
 
 class Queries(NamedTuple):

@@ -66,6 +66,8 @@ class Tracked(nn.Module):
     #: Whether a loss that has a closed form of its gradient uses it; results agree to rounding. Set it to False for
     #: second derivatives (``create_graph=True``).
     closed_form: bool = True
+    #: What to do about an index outside of the averages.
+    _size_remedy: ClassVar[str] = "Construct the loss with size=len(train)."
 
     def __init__(
         self,
@@ -187,9 +189,7 @@ class Tracked(nn.Module):
             lowest, highest = torch.aminmax(rows)
             ends = int(lowest), int(highest)
             inside = ends[0] >= 0 and ends[1] < len(self.z)
-            require(
-                inside, "index", ends, f"must lie in 0..{len(self.z) - 1}", "Construct the loss with size=len(train)."
-            )
+            require(inside, "index", ends, f"must lie in 0..{len(self.z) - 1}", self._size_remedy)
         return rows
 
     def _uses_closed_form(self) -> bool:

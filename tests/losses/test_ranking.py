@@ -532,6 +532,21 @@ def test_a_gate_over_all_ranks_changes_little():
     assert top.item() == pytest.approx((1 - 3 / torch.log2(1 + rank) / 7).item(), rel=1e-4)
 
 
+def test_a_series_is_read_by_position():
+    """Its index may be shuffled, as after a train/test split; query names need numbers."""
+    pandas = pytest.importorskip("pandas", reason="pandas is optional")
+    relevance, query = [2.0, 0.0, 1.0, 0.0], [7, 7, 9, 9]
+    frame = pandas.DataFrame({"relevance": relevance, "query": query, "name": list("aabb")}, index=[31, 5, 0, 12])
+    found, expected = NDCG(frame["relevance"], frame["query"]), NDCG(relevance, query)
+    assert torch.equal(found.ideal, expected.ideal)
+    assert torch.equal(found.query, expected.query)
+    assert torch.equal(NDCG(frame[["relevance"]], query).ideal, expected.ideal)
+    with pytest.raises(TypeError, match=r"query: .* does not hold numbers; try pandas\.factorize\(query\)\[0\]"):
+        NDCG(frame["relevance"], frame["name"])
+    with pytest.raises(TypeError, match=r"labels of type Series: must be a tensor; try torch\.tensor\(numpy\.asarray"):
+        expected(torch.zeros(4, requires_grad=True), frame["relevance"], torch.arange(4))
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -565,6 +580,7 @@ def test_all_losses_take_the_common_options(make):
         (lambda: PartialAUC(4, temperature=0.0), r"temperature=0\.0.*must be a finite number > 0"),
         (lambda: PartialAUC(4, prior=2.0), r"prior=2\.0.*must lie in \(0, 1\)"),
         (lambda: NDCG([-1.0, 0.0]), r"relevance=\(2,\).*must be numbers >= 0"),
+        (lambda: NDCG(30), r"relevance=30 is invalid: it must have one entry per example, and is not a size.*whole"),
         (lambda: NDCG([200.0, 0.0]), r"relevance=200\.0.*2\^relevance overflows\. Pass grades such as 0\.\.4, or log2"),
         (lambda: NDCG([torch.inf, 0.0]), r"relevance=inf.*2\^relevance overflows"),
         (lambda: NDCG([1.0, 0.0], [1]), r"query=1.*must have 2 entries"),
