@@ -92,6 +92,15 @@ class Tracked(nn.Module):
         self.register_buffer("writer", torch.tensor(-1, device=device), persistent=False)
         self._rank: int | None = None
 
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Forget all averages. Call it after ``to_empty`` on a loss that was constructed on the meta device."""
+        for name in self.averages:
+            if (z := getattr(self, name, None)) is not None:
+                z.fill_(math.nan)
+        self.writer.fill_(-1)
+        self._rank = None
+
     def average(self, g: Tensor, rows: Rows, name: str = "z") -> Tensor:
         """Update the averages of ``rows`` with the inner values ``g``; return them with the derivative of ``g``."""
         buffer = self._buffer(name)

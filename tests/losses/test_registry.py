@@ -510,6 +510,27 @@ def test_invalid_indices(name, index, text):
 
 
 @every_loss
+def test_averages_can_be_reset(name):
+    """As after ``to_empty``, which leaves values that happen to be in memory."""
+    case = CASES[name]
+    loss, fresh, x = case.make(), case.make(), case.inputs().requires_grad_()
+    case.call(loss, x, torch.arange(N))
+    for key in loss.averages:
+        if hasattr(loss, key):
+            getattr(loss, key).fill_(5.0)
+    loss.reset_parameters()
+    assert same(state(loss), state(fresh))
+    assert torch.equal(case.call(loss, x, torch.arange(N)), case.call(fresh, x, torch.arange(N)))
+
+
+def test_a_loss_on_the_meta_device_can_be_allocated_and_reset():
+    loss = PartialAUC(N, device="meta").to_empty(device="cpu")
+    loss.reset_parameters()
+    assert loss.z.isnan().all()
+    assert loss.writer == -1
+
+
+@every_loss
 def test_copies_and_representation(name):
     case = CASES[name]
     loss, x = case.make(inner_beta=0.5), case.inputs(dtype=torch.float32).requires_grad_()
