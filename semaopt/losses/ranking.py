@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from semaopt._validation import is_real, require, validate_integer
+from semaopt._validation import as_tensor_of, is_real, require, validate_integer
 from semaopt.kernels import gains as gains_kernel
 from semaopt.kernels import ranking as kernel
 from semaopt.losses._labels import is_positive, is_present
@@ -574,7 +574,7 @@ class NDCG(RankingLoss):
     ) -> None:
         _validate_prior(prior)
         remedy = "Pass those of the whole training set"
-        rel = _column("relevance", relevance, device)
+        rel = as_tensor_of(relevance, "relevance").to(device)
         require(rel.dim() > 0, "relevance", relevance, "must have one entry per example, and is not a size", remedy)
         rel = rel.reshape(-1)
         ok = rel.numel() > 0 and bool((rel >= 0).all())
@@ -582,7 +582,7 @@ class NDCG(RankingLoss):
         super().__init__(len(rel), (), device=rel.device, **options)
         ids = torch.zeros(len(rel), dtype=torch.long, device=rel.device)
         if query is not None:
-            given = _column("query", query, rel.device).reshape(-1)
+            given = as_tensor_of(query, "query").to(rel.device).reshape(-1)
             require(len(given) == len(rel), "query", len(given), f"must have {len(rel)} entries", "One per example.")
             ids = torch.unique(given, return_inverse=True)[1]
         if top_k is not None:
@@ -655,17 +655,6 @@ class NDCG(RankingLoss):
         )
         found = gains_kernel.gains(scores.detach(), relevance, index, averages, lists, options)
         return None if found is None else self._found(scores, found)
-
-
-def _column(name: str, values: Any, device: Any) -> Tensor:
-    """Return numbers of the training set as a tensor; a pandas Series is read by position, not by its index."""
-    if not isinstance(values, Tensor) and hasattr(values, "__array__"):
-        values = values.__array__().copy()  # a copy is writable, as torch wants it
-    try:
-        return torch.as_tensor(values, device=device).detach()
-    except (TypeError, ValueError) as error:
-        kind = f"{type(values).__name__} of dtype {values.dtype}" if hasattr(values, "dtype") else type(values).__name__
-        raise TypeError(f"{name}: a {kind} does not hold numbers; try pandas.factorize({name})[0]") from error
 
 
 class Queries(NamedTuple):

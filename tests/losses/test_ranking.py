@@ -541,7 +541,7 @@ def test_a_series_is_read_by_position():
     assert torch.equal(found.ideal, expected.ideal)
     assert torch.equal(found.query, expected.query)
     assert torch.equal(NDCG(frame[["relevance"]], query).ideal, expected.ideal)
-    with pytest.raises(TypeError, match=r"query: .* does not hold numbers; try pandas\.factorize\(query\)\[0\]"):
+    with pytest.raises(ValueError, match=r"query=.* is invalid: it must hold numbers .* Convert classes to numbers"):
         NDCG(frame["relevance"], frame["name"])
     with pytest.raises(TypeError, match=r"labels of type Series: must be a tensor; try torch\.tensor\(numpy\.asarray"):
         expected(torch.zeros(4, requires_grad=True), frame["relevance"], torch.arange(4))

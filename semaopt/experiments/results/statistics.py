@@ -142,7 +142,9 @@ def spread_text(values: Sequence[float], digits: int = 3, *, percent: bool = Fal
     mean, std = mean_and_std(_logs(finite) if is_ratio else finite)
     if is_ratio:
         mean, std = math.exp(mean), math.exp(std)
-    first, second = (f"{mean:.2f}", f"{std:.2f}") if percent else (number_text(mean, digits), number_text(std, 3 if is_ratio else 2))
+    first, second = number_text(mean, digits), number_text(std, 3 if is_ratio else 2)
+    if percent:
+        first, second = f"{mean:.2f}", f"{std:.2f}"
     text = first if math.isnan(std) else f"{first} {'×/÷' if is_ratio else '±'} {second}"
     lost = len(values) - len(finite)
     return f"{text}, {lost} of {len(values)} diverged" if lost else text
