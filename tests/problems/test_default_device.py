@@ -77,7 +77,8 @@ def test_the_default_device_changes_nothing(name):
         found = RUNS[name]()
     finally:
         torch.set_default_device(None)
-    assert torch.equal(found, expected)
+    # Sums of matrix products depend on the alignment of memory in the last bit.
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
 
 
 def test_hyper_cleaning_on_another_default_device():
