@@ -345,14 +345,14 @@ class PartialAUC(RankingLoss):
         \text{cvar: } \min_s\; s + \frac1{1-b} E_i (c_i - s)_+
 
     with b = min_tpr, :math:`\lambda'` = positive_temperature and the one-way value :math:`c_i` of each positive.
-    ``"cvar"`` has rates and no temperatures, ``"kl"`` temperatures and no rates; an argument that the method ignores
-    raises a warning.
+    ``"cvar"`` has rates and no temperatures, ``"kl"`` temperatures and no rates. Since ``"kl"`` is the default,
+    ``max_fpr=0.05`` alone raises a warning.
 
     Args:
         size: number of training examples.
         max_fpr: a in (0, 1], the largest false positive rate of ``"cvar"``.
         min_tpr: b in (0, 1), the smallest true positive rate of the two-way ``"cvar"``; None for one-way. Any number
-            makes ``"kl"`` two-way: set ``positive_temperature`` as well, since the value of ``min_tpr`` is ignored.
+            makes ``"kl"`` two-way, with ``positive_temperature`` instead of the rate.
         method: ``"kl"`` or ``"cvar"``. The quantiles :math:`s_i` and s of ``"cvar"`` are moving averages of the
             quantiles of the batches.
         temperature: lambda of ``"kl"``.
@@ -397,7 +397,13 @@ class PartialAUC(RankingLoss):
             require(is_real(value) and 0 < value < math.inf, name, value, "must be a finite number > 0", "Try 1.0.")
         _validate_prior(prior)
         self.temperature, self.positive_temperature = float(temperature), float(positive)
-        self._warn_of_ignored(positive_temperature)
+        if method == "kl" and max_fpr != 0.3:  # the default does not count
+            warnings.warn(
+                f"max_fpr={max_fpr!r} is ignored by method='kl'. Pass method='cvar' to bound the false positive rate, "
+                "or leave max_fpr out and set temperature=.",
+                UserWarning,
+                stacklevel=2,
+            )
         if min_tpr is not None and self.z is not None:
             self.register_buffer("w", torch.full_like(self.z[0, :1], math.nan))
 
@@ -420,36 +426,6 @@ class PartialAUC(RankingLoss):
                 rows = batch.rows[positive]
                 value = self.joint(self._kl(loss, rows) if self.method == "kl" else self._cvar(loss, rows))
             return value.to(torch.promote_types(scores.dtype, torch.float32))
-
-    def _warn_of_ignored(self, positive_temperature: float | None) -> None:
-        """Warn of arguments that the method ignores; the defaults do not count."""
-        kl, one_way = self.method == "kl", self.min_tpr is None
-        cases = (
-            (
-                "max_fpr",
-                self.max_fpr,
-                kl and self.max_fpr != 0.3,
-                "pass method='cvar' to bound the rate, or leave it out and set temperature=",
-            ),
-            ("temperature", self.temperature, not kl and self.temperature != 1, "leave it out, or pass method='kl'"),
-            (
-                "min_tpr",
-                self.min_tpr,
-                kl and not one_way and positive_temperature is None,
-                "any value makes the loss two-way; set positive_temperature=, or pass method='cvar' to bound the rate",
-            ),
-            (
-                "positive_temperature",
-                positive_temperature,
-                (one_way or not kl) and positive_temperature is not None,
-                "leave it out, or pass method='kl' and min_tpr=",
-            ),
-        )
-        way = "one-way" if one_way else "two-way"
-        for name, value, ignored, remedy in cases:
-            if ignored:
-                text = f"PartialAUC: {name}={value!r} is ignored by the {way} method={self.method!r}; {remedy}"
-                warnings.warn(text, UserWarning, stacklevel=3)
 
     def _options(self) -> kernel.Options:
         kind, outer = self.method, self.positive_temperature
