@@ -2,7 +2,8 @@
 
 A file contains the protocol at the paper's scale. A table under ``[scales]`` holds what differs at another scale;
 methods are overridden by name, ``[scales.quick.methods.adam]``, or all at once, ``[scales.quick.methods."*"]``. With
-``base = "figure2-digits"`` a file contains only what differs from another spec.
+``base = "figure2-digits"`` a file contains only what differs from another spec, and ``keep = ["pdada"]`` selects
+methods of the base.
 """
 
 from __future__ import annotations
@@ -241,13 +242,36 @@ def _read_with_base(path: Path, children: tuple[Path, ...] = ()) -> dict[str, An
     if base.resolve() in children:
         raise SpecError(f"{path}: base={name!r} is invalid: it has this file as its own base. Remove one of the two.")
     parent = _read_with_base(base, children)
+    keep = raw.pop("keep", None)
+    if keep is not None:
+        parent["methods"] = _kept(parent.get("methods"), keep, path)
     scales = {**parent.pop("scales"), **raw.pop("scales")}
     added = raw.pop("methods") if isinstance(raw.get("methods"), list) else []
     merged = merge(parent, raw, str(path))
     if added:
         known = merged.get("methods")
         merged["methods"] = [*(known if isinstance(known, list) else ()), *added]
+    if keep is not None:
+        _remove_unused_families(merged)
     return {**merged, "scales": scales}
+
+
+def _kept(methods: Any, keep: Any, path: Path) -> list[Any]:
+    """Return the methods of a base whose names are in ``keep``."""
+    known = [method.get("name") for method in methods if isinstance(method, dict)] if isinstance(methods, list) else []
+    unknown = [name for name in keep if name not in known] if isinstance(keep, list) else [keep]
+    if unknown:
+        names = ", ".join(map(str, known))
+        raise SpecError(f"{path}: keep={keep!r} is invalid: it must list methods of the base. Known: {names}.")
+    return [method for method, name in zip(methods, known, strict=True) if name in keep]
+
+
+def _remove_unused_families(raw: dict[str, Any]) -> None:
+    """Remove the search ranges of families whose methods were not kept."""
+    tuning = raw.get("tuning")
+    if isinstance(tuning, dict) and isinstance(tuning.get("families"), dict):
+        used = [method.get("family") for method in raw["methods"] if isinstance(method, dict)]
+        tuning["families"] = {name: family for name, family in tuning["families"].items() if name in used}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def test_all_figures_are_there():
     peers = {f"peers-{name}" for name in ("bbbp", "bace", "digits", *tables)}
     beta = {f"beta-study-{name}" for name in ("mnist", "digits", "a9a", "cifar10", "text")}
     bilevel = {f"bilevel-{name}" for name in ("digits", "ijcnn1", "mnist")}
-    others = {"stability-digits", "compositional-digits"} | bilevel
+    others = {"stability-digits", "compositional-digits", "balanced-a9a-03", "balanced-ijcnn1-03"} | bilevel
     assert set(schema.shipped()) == one | two | peers | beta | others
 
 
@@ -325,6 +325,8 @@ def test_a_base_is_updated_and_methods_are_added(tmp_path):
     small, quick = schema.load(path, "small"), schema.load(path, "quick")
     assert small.epochs == schema.load("figure2-digits", "small").epochs  # inherited
     assert (quick.epochs, quick.studies, quick.methods[-1].label) == (2, base.studies, "Mine, quickly")  # replaced
+    kept = written(tmp_path, "kept", 'base = "mine.toml"\nkeep = ["mine", "pdada"]\n')
+    assert [method.name for method in schema.load(kept).methods] == ["pdada", "mine"]
     grandchild = written(tmp_path, "other", 'base = "mine.toml"\nmethods.mine.label = "Other"\n')
     assert schema.load(grandchild).methods[-1].label == "Other"
     assert schema.load(grandchild, "quick").epochs == 2
@@ -334,12 +336,14 @@ def test_a_base_is_updated_and_methods_are_added(tmp_path):
     ("text", "message"),
     [
         ('base = "figure2-digts"', r"base='figure2-digts' is neither a shipped spec nor a file\. Did you mean"),
-        ('base = "x\\u0000"', r"base='x\\x00' is neither a shipped spec nor a file\. Shipped specs: beta"),
+        ('base = "x\\u0000"', r"base='x\\x00' is neither a shipped spec nor a file\. Shipped specs: b"),
         ("base = 3", r"base=3 is invalid: it must be a shipped spec or a file\. Try 'figure2-digits'"),
         ('base = "a.toml"', r"a.toml: base='a.toml' is invalid: it has this file as its own base"),
         ('base = "figure1-digits"\nmethods.adm.label = "x"', r"a.toml.methods.adm: must be a table with the name"),
         ('base = "figure1-digits"\nepoch = 3', r"a.toml: epoch is an unknown key. Did you mean 'epochs'"),
         ('base = "figure1-digits"\n[[methods]]\nname = "adam"', r"methods"),
+        ('base = "figure1-digits"\nkeep = ["adm"]', r"keep=\['adm'\] is invalid: .* Known: adam, lr, beta"),
+        ('base = "figure1-digits"\nkeep = 3', r"keep=3 is invalid: it must list methods of the base"),
     ],
 )
 def test_mistakes_in_a_base(tmp_path, text, message):
