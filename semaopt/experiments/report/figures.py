@@ -26,7 +26,10 @@ Looks = Mapping[str, Look]
 
 _MOST_COLUMNS = 3  # panels side by side
 _PANEL = (5.2, 3.9)  # inches; about as wide as a phone
+_WIDTH = 10.0  # inches of a whole figure
 _ROW = 0.46  # inches per comparison
+_LINE = 0.14  # inches per further line of its text
+_CHARACTERS = 15  # of that text per inch
 _SATURATED = 0.99  # shares are drawn as 1 - share on a logarithmic axis if the best method ends above this
 _SMALLEST = 1e-12  # smallest value on a logarithmic axis
 _LONGEST_LABEL = 18  # characters of a label at the end of a line
@@ -143,14 +146,14 @@ def _whole(finding: Finding, looks: Looks, ink: str) -> Figure:
     columns = min(len(keys), _MOST_COLUMNS)
     lines = -(-len(keys) // columns)
     curves = 4.3 if lines == 1 else 2.9 * lines
-    heights = [0.8 + _ROW * len(rows), curves] if rows else [curves]
+    heights = [_height(finding, _WIDTH), curves] if rows else [curves]
     with style.settings(ink):
-        figure = style.blank((10, sum(heights) + 0.6), ink)
+        figure = style.blank((_WIDTH, sum(heights) + 0.6), ink)
         parts = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
         for part in parts:
             part.patch.set_alpha(0)
         if rows:
-            draw_differences(_axes(parts[0].subplots(), ink), finding, looks)
+            draw_differences(_axes(parts[0].subplots(), ink), finding, looks, _WIDTH)
         grid = parts[-1].subplots(lines, columns, squeeze=False, sharey=lines > 1).flatten()
         for unused in grid[len(keys) :]:
             unused.set_visible(False)
@@ -400,16 +403,31 @@ def differences(finding: Finding, looks: Looks) -> str | None:
     if not rows:
         return None
     with style.settings():
-        figure = style.blank((_PANEL[0], 0.8 + _ROW * len(rows)))
+        figure = style.blank((_PANEL[0], _height(finding, _PANEL[0])))
         axes = _axes(figure.subplots())
-        draw_differences(axes, finding, looks)
+        draw_differences(axes, finding, looks, _PANEL[0])
         return style.inline(style.svg(figure), f"{finding.name}-differences")
 
 
-def draw_differences(axes: Axes, finding: Finding, looks: Looks) -> None:
-    """Draw a dot and an interval for each comparison of the claim, the first on top, under a line of text."""
+def _label(finding: Finding, row: claims.ClaimRow, width: float) -> str:
+    """Return the text above a comparison, wrapped to a width in inches."""
+    return textwrap.fill(wording.difference_label(finding, row), int(_CHARACTERS * width))
+
+
+def _row_height(finding: Finding, width: float) -> float:
+    """Return the height of a comparison in inches: all have room for the longest text."""
+    return _ROW + _LINE * max(_label(finding, row, width).count("\n") for row in comparable(finding))
+
+
+def _height(finding: Finding, width: float) -> float:
+    return 0.8 + _row_height(finding, width) * len(comparable(finding))
+
+
+def draw_differences(axes: Axes, finding: Finding, looks: Looks, width: float) -> None:
+    """Draw a dot and an interval for each comparison of the claim, the first on top, under its text."""
     rows = comparable(finding)
     first = rows[0].comparison
+    part = _ROW / _row_height(finding, width)
     for k, row in enumerate(rows):
         one, y = row.comparison, len(rows) - 1 - k
         look = looks[one.method]
@@ -417,8 +435,8 @@ def draw_differences(axes: Axes, finding: Finding, looks: Looks) -> None:
         axes.plot([one.interval.low, one.interval.high], [y, y], color=look.colour, linewidth=2.2)
         axes.plot([one.interval.value], [y], color=look.colour, marker=look.marker, markersize=7)
         axes.annotate(
-            style.plain(wording.difference_label(finding, row)),
-            xy=(0.0, y + 0.28),
+            style.plain(_label(finding, row, width)),
+            xy=(0.0, y + 0.28 * part),
             xycoords=("axes fraction", "data"),
             va="bottom",
             fontsize=8.5,
@@ -429,9 +447,10 @@ def draw_differences(axes: Axes, finding: Finding, looks: Looks) -> None:
     none = 1.0 if first.is_ratio else 0.0
     ink = style.INK if axes.patch.get_alpha() == 0 else "black"
     for y in range(len(rows)):  # not across the text
-        axes.vlines(none, y - 0.34, y + 0.24, color=ink, linewidth=0.9)
-        axes.fill_between(first.margin, y - 0.34, y + 0.24, color="#888888", alpha=0.2, linewidth=0)
-    axes.set_ylim(-0.45, len(rows) - 0.2)
+        low, high = y - 0.34 * part, y + 0.24 * part
+        axes.vlines(none, low, high, color=ink, linewidth=0.9)
+        axes.fill_between(first.margin, low, high, color="#888888", alpha=0.2, linewidth=0)
+    axes.set_ylim(-0.45 * part, len(rows) - 0.2 * part)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     axes.set_xlabel(style.plain(wording.difference_axis(finding, first)), fontsize=9)

@@ -109,6 +109,10 @@ LOOKS: dict[str, Look] = {
         )
     },
     "recipe": Look("purple", "D", LONG),
+    "uniform_linear": Look("black", "o", DOTTED),
+    "uniform_sigmoid": Look("orange", "^", DASH_DOT),
+    "balanced_linear": Look("blue", "s", SOLID),
+    "balanced_sigmoid": Look("green", "v", DASHED),
     "ours": Look("blue", "o", SOLID),
     "sigmoid": Look("blue", "s", SOLID),
     "pd": Look("blue", "D", SOLID),

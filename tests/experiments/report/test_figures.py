@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import textwrap
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -34,6 +35,17 @@ def test_a_long_title_keeps_the_verdict_alone(finding, monkeypatch):
     assert wording.figure_title(finding) == wording.headline(finding)
     long = replace(finding, spec=finding.spec.model_copy(update={"title": "a" * 240}))
     assert wording.figure_title(long) == f"{'a' * 240}: undecided."
+
+
+def test_long_names_are_wrapped_above_the_differences(finding, looks):
+    methods = [method.model_copy(update={"label": f"{method.name} " + "long " * 14}) for method in finding.spec.methods]
+    finals = tuple(replace(final, method=one) for final, one in zip(finding.finals, methods, strict=True))
+    (study,) = finding.studies
+    long = replace(finding, studies=(replace(study, finals=finals),))
+    short, tall = (ElementTree.fromstring(figures.differences(one, looks)) for one in (finding, long))
+    boxes = [[float(x) for x in svg.get("viewBox").split()] for svg in (short, tall)]
+    assert boxes[0][2] == boxes[1][2]  # as wide
+    assert boxes[1][3] > 1.1 * boxes[0][3]  # and with room for more lines
 
 
 def with_curves(finding, metric, *curves):
@@ -213,7 +225,7 @@ def test_the_plot_of_differences_has_one_row_per_comparison(finding, looks):
     svg = figures.differences(finding, looks)
     for row in figures.comparable(finding):
         text = f"{finding.label(row.comparison.method)} vs {finding.label(row.comparison.against)}: "
-        assert f"{text}{row.comparison.text}, {row.outcome}" in svg
+        assert all(line in svg for line in textwrap.wrap(f"{text}{row.comparison.text}, {row.outcome}", 78))
     one_seed = replace(
         finding,
         spec=finding.spec.model_copy(update={"seeds": finding.spec.seeds.model_copy(update={"final": [0]})}),
