@@ -190,7 +190,7 @@ def test_reproduce_downloads_nothing(call):
 def test_reproduce_accepts_every_spec_and_group(call):
     status, out, err = call("reproduce", "--only", "frob")
     assert (status, out) == (2, "")
-    assert "only='frob' is unknown. Known: beta-study, beta-study-a9a, " in err
+    assert "only='frob' is unknown. Known: balanced, balanced-a9a-03, " in err
     assert set(spec.shipped()) <= set(reproduction.names())
     for scale in reproduction.SCALES:
         assert {one.scale for one in reproduction.select(scale, "figure1-digits").specs} == {scale}
@@ -369,7 +369,7 @@ def test_missing_spec_file(call):
     status, out, err = call("run", "nothing.toml")
     assert (status, out) == (2, "")
     assert (
-        "nothing.toml: cannot be read (No such file or directory). Give a file or the name of a shipped spec: be" in err
+        "nothing.toml: cannot be read (No such file or directory). Give a file or the name of a shipped spec: ba" in err
     )
 
 
